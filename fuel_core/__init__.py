@@ -1,0 +1,46 @@
+"""fuel: a plugin-based model zoo and decode engine for open-weight language models.
+
+::
+
+    import fuel_core
+
+    model = fuel_core.load("qwen2")
+    print(model.generate("In the beginning", max_tokens=32).text)
+
+Importing this package imports neither torch nor any plugin; names resolve on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fuel_core.errors import FuelError, FuelWarning
+from fuel_core.plugin import FamilyCard, hookimpl
+
+if TYPE_CHECKING:
+    from fuel_core.loading import load
+    from fuel_core.model import Completion, LanguageModel
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "load": "fuel_core.loading",
+    "LanguageModel": "fuel_core.model",
+    "Completion": "fuel_core.model",
+}
+
+__all__ = [
+    "Completion",
+    "FamilyCard",
+    "FuelError",
+    "FuelWarning",
+    "LanguageModel",
+    "__version__",
+    "hookimpl",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'fuel_core' has no attribute {name!r}")
