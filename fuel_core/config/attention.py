@@ -1,0 +1,41 @@
+"""The keys of attention geometry, read one way for every family."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig
+
+
+def _derived_head_dim(known: dict[str, Any]) -> int:
+    hidden_size, heads = known["hidden_size"], known["num_attention_heads"]
+    if hidden_size % heads:
+        raise ValueError(
+            f"head_dim is absent and hidden_size ({hidden_size}) is no multiple of "
+            f"num_attention_heads ({heads})"
+        )
+    return int(hidden_size // heads)
+
+
+class AttentionKeys(FamilyConfig):
+    """Query heads, key/value heads and the size of a head.
+
+    An explicit ``head_dim`` beats the division of ``hidden_size`` by the heads, which need not even
+    divide it then. Absent or null: ``num_key_value_heads`` is the number of query heads,
+    ``head_dim`` the quotient. One key/value head is multi-query attention and stays one.
+    """
+
+    num_attention_heads: PositiveInt
+    num_key_value_heads: Annotated[PositiveInt, NULL_IS_ABSENT] = Field(
+        default_factory=lambda known: known["num_attention_heads"]
+    )
+    head_dim: Annotated[PositiveInt, NULL_IS_ABSENT] = Field(default_factory=_derived_head_dim)
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads ({self.num_attention_heads}) is no multiple of "
+                f"num_key_value_heads ({self.num_key_value_heads})"
+            )
+        return self

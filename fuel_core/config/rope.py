@@ -1,0 +1,136 @@
+"""The RoPE keys of config.json: four published spellings, resolved in one place.
+
+``rope_theta`` at the top level; ``rope_scaling`` with ``type`` or ``rope_type``; transformers 5's
+``rope_parameters``, flat or one dict a layer type. A base inside a dict beats the one at the top
+level, which beats the family's default; two recipes that differ are an error.
+
+Source: transformers' configuration format (5.x), the published configs of Llama 3.1, Qwen2.5,
+DeepSeek-V2 and Phi-3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig, PositiveFloat
+from fuel_core.config.rope_recipe import read_scaling
+from fuel_core.errors import ConfigError, PlanError
+from fuel_core.plans.rope import Layout, RopeVariant
+
+FLAT = ""
+"""The layer type of a recipe that is stated once for all layers."""
+
+
+@dataclass(frozen=True)
+class RopeSpelling:
+    """What the RoPE keys say.
+
+    Attributes:
+        variants: layer type -> recipe; the one key ``""`` when one recipe serves all layers.
+        theta_stated: the file states a base, rather than leaving it to the family.
+        notes: what was decided between spellings that disagree.
+    """
+
+    variants: Mapping[str, RopeVariant]
+    theta_stated: bool
+    notes: tuple[str, ...]
+
+    @property
+    def single(self) -> RopeVariant:
+        """The recipe of all layers.
+
+        Raises:
+            ConfigError: the file states one recipe a layer type.
+        """
+        if FLAT not in self.variants:
+            raise ConfigError(
+                f"rope_parameters states one recipe for each of {', '.join(self.variants)}, "
+                "but this family has one for all layers"
+            )
+        return self.variants[FLAT]
+
+
+class RopeKeys(FamilyConfig):
+    """``rope_theta``, ``rope_scaling`` and ``rope_parameters``; null means absent."""
+
+    rope_theta: Annotated[PositiveFloat | None, NULL_IS_ABSENT] = None
+    rope_scaling: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
+    rope_parameters: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
+
+    def rope_spelling(
+        self,
+        *,
+        default_theta: float,
+        width: int,
+        layout: Layout = "half",
+        original_length: int | None = None,
+    ) -> RopeSpelling:
+        """Resolve the keys.
+
+        Args:
+            default_theta: the base when the file states none.
+            width: the rotary width in dimensions.
+            layout: how the family pairs dimensions.
+            original_length: the trained context in tokens where the recipe itself does not state
+                it (a top-level ``original_max_position_embeddings``).
+
+        Raises:
+            ConfigError: an unknown kind or key, a missing one, or spellings that contradict.
+        """
+        stated = {
+            key: value
+            for key, value in (("rope_parameters", self.rope_parameters), ("rope_scaling", self.rope_scaling))
+            if value
+        }
+        groups = {key: _by_layer_type(key, value) for key, value in stated.items()}
+        notes: list[str] = []
+        bases: list[float] = []
+
+        def variant(key: str, recipe: Mapping[str, Any]) -> RopeVariant:
+            base = self._base(key, recipe, notes)
+            if base is not None:
+                bases.append(base)
+            scaling = read_scaling(
+                key,
+                recipe,
+                max_length=self.max_position_embeddings,
+                original_length=original_length,
+            )
+            try:
+                return RopeVariant(base=base or default_theta, width=width, scaling=scaling, layout=layout)
+            except PlanError as error:
+                raise ConfigError(f"{key}: {error}") from error
+
+        readings = [
+            {kind: variant(key + (f".{kind}" if kind else ""), recipe) for kind, recipe in group.items()}
+            for key, group in groups.items()
+        ] or [{FLAT: variant("rope_theta", {})}]
+        if len(readings) > 1 and readings[0] != readings[1]:
+            raise ConfigError(
+                f"rope_parameters ({self.rope_parameters}) and rope_scaling ({self.rope_scaling}) state "
+                "different recipes; keep the one that the model was trained with"
+            )
+        return RopeSpelling(readings[0], bool(bases), tuple(notes))
+
+    def _base(self, key: str, recipe: Mapping[str, Any], notes: list[str]) -> float | None:
+        inner = recipe.get("rope_theta")
+        if inner is None:
+            return self.rope_theta
+        if isinstance(inner, bool) or not isinstance(inner, int | float) or not inner > 0:
+            raise ConfigError(f"{key}.rope_theta is {inner!r}; a positive number is expected")
+        if self.rope_theta is not None and inner != self.rope_theta:
+            notes.append(
+                f"rope_theta is {self.rope_theta} at the top level and {inner} in {key}; "
+                f"{inner} is used, as transformers does"
+            )
+        return float(inner)
+
+
+def _by_layer_type(key: str, value: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Tell one recipe from one a layer type."""
+    nested = [inner for inner in value.values() if isinstance(inner, dict)]
+    if not nested:
+        return {FLAT: value}
+    if len(nested) != len(value):
+        raise ConfigError(f"{key} mixes keys of one recipe with recipes of layer types: {value}")
+    return value
