@@ -1,0 +1,32 @@
+"""Grouped-query attention.
+
+Letters: B rows, T new tokens, M model width, H query heads, G key/value heads, D head dim.
+"""
+
+from torch import Tensor, nn
+
+from fuel_core.blocks.linear import FusedLinear, Linear
+from fuel_core.plans.model_plan import AttentionPlan
+from fuel_core.step import LayerStep
+
+
+class Attention(nn.Module):
+    """Project to q, k and v at once, rotate, attend, project back."""
+
+    def __init__(self, hidden_size: int, plan: AttentionPlan) -> None:
+        super().__init__()
+        self.plan = plan
+        query_width, kv_width = plan.query_heads * plan.head_dim, plan.kv_heads * plan.head_dim
+        self.qkv = FusedLinear(
+            hidden_size, {"q": query_width, "k": kv_width, "v": kv_width}, bias=plan.qkv_bias
+        )
+        self.out = Linear(query_width, hidden_size, bias=plan.out_bias)
+
+    def forward(self, x_BTM: Tensor, step: LayerStep) -> Tensor:
+        plan = self.plan
+        heads = self.qkv(x_BTM).unflatten(-1, (-1, plan.head_dim))
+        qk, v = heads.split((plan.query_heads + plan.kv_heads, plan.kv_heads), dim=2)
+        q, k = step.rope(qk).split((plan.query_heads, plan.kv_heads), dim=2)
+        out_BTHD: Tensor = step.attend(q, k, v, scale=plan.scale)
+        projected: Tensor = self.out(out_BTHD.flatten(2))
+        return projected

@@ -1,0 +1,122 @@
+"""The decoder: embed, layers, final norm, head. One path for every kind of step.
+
+Letters: B rows, T new tokens, M model width, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fuel_core.blocks.embedding import Embedding
+from fuel_core.blocks.linear import Linear, project
+from fuel_core.cache import LayerBuffers
+from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.step import Step, StepInputs, StepTables
+
+
+class Decoder(nn.Module):
+    """A causal language model over parts that a family composes.
+
+    Attributes:
+        plan: what this model is.
+        tables: the plan's data on the model's device; float32 and int64, never cast.
+        weights_epoch: counts every replacement of parameters; held plans compare it.
+    """
+
+    def __init__(self, plan: ModelPlan, *, layers: Sequence[nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.plan = plan
+        self.embed = Embedding(plan.vocab_size, plan.hidden_size)
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=False)
+        self.tables = StepTables.of(plan, torch.device("cpu"))
+        self.weights_epoch = 0
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Called by ``to``, ``half`` and their like: parameters move, tables follow uncast."""
+        super()._apply(fn, recurse)
+        self.weights_replaced()
+        return self
+
+    def weights_replaced(self) -> None:
+        """Say that parameters are other tensors now: held plans bound to the old ones are void."""
+        self.weights_epoch += 1
+        device = self.embed.weight.device
+        if device.type != "meta":
+            self.tables = StepTables.of(self.plan, device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def embeddings(self, token_ids_BT: Tensor) -> Tensor:
+        """The scaled embeddings of tokens, ``[B, T, M]`` in the activations' dtype."""
+        x = self.embed(token_ids_BT)
+        if self.plan.embed_scale is not None:
+            # before the cast: in bfloat16 the scale itself would be rounded
+            x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.plan.embed_scale
+        scaled: Tensor = x.to(self.plan.numerics.activations)
+        return scaled
+
+    def run(self, x_BTM: Tensor, step: Step) -> Tensor:
+        """Embeddings to hidden states after the final norm, ``[B, T, M]``."""
+        for index, layer in enumerate(self.layers):
+            x_BTM = layer(x_BTM, step.layer(index))
+        hidden: Tensor = self.norm(x_BTM)
+        return hidden
+
+    def logits(self, hidden_BTM: Tensor) -> Tensor:
+        """Hidden states to logits, ``[B, T, V]`` in at least float32."""
+        weight = self.embed.weight if self.head is None else self.head.weight
+        logits = project(hidden_BTM, weight)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def step(self, inputs: StepInputs, buffers: Sequence[LayerBuffers], attended: int = 0) -> Tensor:
+        """One step through a cache pool: what is planned, captured and replayed.
+
+        Args:
+            attended: the tokens that the row holds after this step; read for T > 1 alone.
+
+        Returns:
+            The hidden states after the final norm, ``[B, T, M]``.
+        """
+        step = Step.cached(self.plan, self.tables, inputs, buffers, attended)
+        return self.run(self.embeddings(inputs.token_ids_BT), step)
+
+    def forward(
+        self,
+        token_ids_BT: Tensor | None = None,
+        *,
+        embeddings_BTM: Tensor | None = None,
+        start_pos: int = 0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The one-shot, differentiable pass: logits ``[B, T, V]`` of every position.
+
+        Args:
+            token_ids_BT: int64; or else ``embeddings_BTM``, used as :meth:`embeddings` returns them.
+            start_pos: the position of the first token, for RoPE.
+            mask: replaces every layer's mask and window; see :func:`fuel_core.ops.attend_one_shot`.
+        """
+        return self.logits(self.hidden(token_ids_BT, embeddings_BTM, start_pos, mask))
+
+    def hidden(
+        self,
+        token_ids_BT: Tensor | None,
+        embeddings_BTM: Tensor | None = None,
+        start_pos: int = 0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """As :meth:`forward`, but the hidden states after the final norm, ``[B, T, M]``."""
+        x = self.embeddings(token_ids_BT) if embeddings_BTM is None else embeddings_BTM
+        batch, tokens = x.shape[:2]
+        positions = torch.arange(start_pos, start_pos + tokens, device=x.device).expand(batch, tokens)
+        regime = torch.full((batch,), self.plan.rope.regime(start_pos + tokens), device=x.device)
+        return self.run(x, Step.one_shot(self.plan, self.tables, positions, regime, mask))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        logits: Tensor = super().__call__(*args, **kwargs)
+        return logits

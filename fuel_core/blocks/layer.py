@@ -1,0 +1,20 @@
+"""How the parts of a layer are joined."""
+
+from torch import Tensor, nn
+
+from fuel_core.step import LayerStep
+
+
+class PreNormLayer(nn.Module):
+    """``x + mixer(norm(x))``, then ``x + feed_forward(norm(x))``: Llama, Qwen, DeepSeek."""
+
+    def __init__(
+        self, *, mixer_norm: nn.Module, mixer: nn.Module, feed_forward_norm: nn.Module, feed_forward: nn.Module
+    ) -> None:
+        super().__init__()
+        self.mixer_norm, self.mixer = mixer_norm, mixer
+        self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
+
+    def forward(self, x_BTM: Tensor, step: LayerStep) -> Tensor:
+        x_BTM = x_BTM + self.mixer(self.mixer_norm(x_BTM), step)
+        return x_BTM + self.feed_forward(self.feed_forward_norm(x_BTM))

@@ -1,0 +1,22 @@
+"""Feed-forward blocks."""
+
+from torch import Tensor, nn
+
+from fuel_core.blocks.activation import activation
+from fuel_core.blocks.linear import FusedLinear, Linear
+from fuel_core.plans.model_plan import GatedMLPPlan
+
+
+class GatedMLP(nn.Module):
+    """``down(activation(gate(x)) * up(x))``, gate and up in one projection (arXiv:2002.05202)."""
+
+    def __init__(self, hidden_size: int, plan: GatedMLPPlan) -> None:
+        super().__init__()
+        self.gate_up = FusedLinear(hidden_size, {"gate": plan.width, "up": plan.width}, bias=False)
+        self.down = Linear(plan.width, hidden_size, bias=False)
+        self.activation = activation(plan.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        y: Tensor = self.down(self.activation(gate) * up)
+        return y

@@ -1,0 +1,26 @@
+"""Normalisation, in at least float32."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fuel_core.blocks.rules import VECTOR, WeightRule
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation over the last dimension (arXiv:1910.07467)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    @property
+    def weight_rules(self) -> Mapping[str, WeightRule]:
+        return {"weight": VECTOR}
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return F.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
