@@ -1,0 +1,98 @@
+"""Which checkpoint tensors a parameter is made of, by a family's name templates."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from fuel_core.blocks.rules import Piece, WeightRule
+from fuel_core.errors import PlanError
+
+_LAYER = re.compile(r"\.(\d+)\.")
+
+EXCUSED_EVERYWHERE = ("*rotary_emb.inv_freq", "rope.freqs")
+"""Tensors that some checkpoints store and that the config states already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightNames:
+    """The names of a family's tensors.
+
+    Attributes:
+        modules: block path -> tensor path, both without the final ``.weight`` or ``.bias``.
+            ``{layer}`` stands for the layer's number; ``{part}`` for a part that the block names,
+            and a template without it says that the checkpoint stores the parts as one tensor.
+        excused: shell patterns of tensors that a checkpoint may hold and no block uses.
+    """
+
+    modules: Mapping[str, str]
+    excused: tuple[str, ...]
+
+    def excuses(self, tensor: str) -> bool:
+        return any(fnmatchcase(tensor, pattern) for pattern in (*EXCUSED_EVERYWHERE, *self.excused))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One checkpoint tensor and the place it fills.
+
+    Attributes:
+        tensor: its name in the checkpoint.
+        module, parameter: the module that owns the parameter, and the parameter's name there.
+        path: the parameter's full path, for messages.
+        rule: how the parameter is stored.
+        piece: which of its rows this tensor is.
+        shape: what the tensor must have.
+    """
+
+    tensor: str
+    module: nn.Module
+    parameter: str
+    path: str
+    rule: WeightRule
+    piece: Piece
+    shape: tuple[int, ...]
+
+
+def sources(model: nn.Module, names: WeightNames) -> Iterator[Source]:
+    """Yield the checkpoint tensors of every parameter of a model.
+
+    Raises:
+        PlanError: a parameter without a rule or a template; a fault of the family, not of a file.
+    """
+    for module_path, module in model.named_modules():
+        parameters = dict(module.named_parameters(recurse=False))
+        if not parameters:
+            continue
+        rules = module.weight_rules
+        assert isinstance(rules, Mapping), f"{type(module).__name__} declares no weight rules"
+        template, layer = _template(module_path, names.modules)
+        for name, parameter in parameters.items():
+            rule = rules[name]
+            fused = "{part}" not in template
+            for piece in rule.pieces(fused):
+                tensor = template.format(layer=layer, part=piece.part) + f".{name}"
+                rows = len(range(*piece.rows.indices(parameter.shape[0])))
+                shape = (rows, *parameter.shape[1:])
+                yield Source(tensor, module, name, f"{module_path}.{name}", rule, piece, shape)
+
+
+def _template(module_path: str, modules: Mapping[str, str]) -> tuple[str, str]:
+    found = _LAYER.search(f"{module_path}.")
+    layer = found.group(1) if found else ""
+    generic = _LAYER.sub(".{layer}.", f"{module_path}.", count=1).removesuffix(".")
+    if generic not in modules:
+        raise PlanError(
+            f"the family names no checkpoint tensor for {generic}; its weights name {sorted(modules)}"
+        )
+    return modules[generic], layer
+
+
+def without_prefix(wanted: Iterable[str], stored: Iterable[str], prefix: str = "model.") -> bool:
+    """Whether a checkpoint was saved from inside the causal model, so that no name has its prefix."""
+    stored = set(stored)
+    return not any(name.startswith(prefix) for name in stored) and any(
+        name.removeprefix(prefix) in stored for name in wanted if name.startswith(prefix)
+    )

@@ -1,0 +1,50 @@
+"""Writing a model as a checkpoint folder in the published layout of its family."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.weights.names import WeightNames, sources
+
+
+def save_checkpoint(
+    folder: Path,
+    decoder: Decoder,
+    names: WeightNames,
+    config: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write ``config.json`` and ``model.safetensors``; each file replaces an older one whole.
+
+    Args:
+        folder: made if absent.
+        names: the family's tensor names, ``family.weights``.
+        config: the content of config.json; ``torch_dtype`` is set to what is stored.
+        dtype: of all stored tensors; None stores each parameter in the dtype that it has.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for source in sources(decoder, names):
+        value = source.module.get_parameter(source.parameter).detach()[source.piece.rows]
+        # a clone: safetensors refuses views that share storage
+        tensors[source.tensor] = value.to("cpu", dtype or value.dtype, copy=True).contiguous()
+    stored = dtype or decoder.embed.weight.dtype
+    content = {**config, "torch_dtype": str(stored).removeprefix("torch.")}
+    _replace(folder / "config.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
+    _replace(
+        folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"})
+    )
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write beside ``path`` and move into place, so that a cut never leaves half a file."""
+    partial = path.with_name(path.name + ".partial")
+    write(partial)
+    os.replace(partial, path)
