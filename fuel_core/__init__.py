@@ -17,15 +17,16 @@ from fuel_core.errors import FuelError, FuelWarning
 from fuel_core.plugin import FamilyCard, hookimpl
 
 if TYPE_CHECKING:
+    from fuel_core.generate.completion import Completion
     from fuel_core.loading import load
-    from fuel_core.model import Completion, LanguageModel
+    from fuel_core.model import LanguageModel
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "load": "fuel_core.loading",
     "LanguageModel": "fuel_core.model",
-    "Completion": "fuel_core.model",
+    "Completion": "fuel_core.generate.completion",
 }
 
 __all__ = [

@@ -3,6 +3,7 @@
 Letters: G key/value heads, C capacity, D head dim, K latent rank, R rotary width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -143,17 +144,24 @@ class Cache:
 
     Attributes:
         pool, row: where the tokens lie.
-        length: tokens held. The host is the authority; no device value is read back.
+        token_ids: the tokens held. The host is the authority; no device value is read back.
         version: how many calls have written this row; one number for all its slots, which are
             written together.
-        regime: the RoPE regime under which its keys were rotated.
+        regime: the RoPE regime under which its keys were rotated; ``UNSETTLED`` while they are being
+            computed anew.
     """
+
+    UNSETTLED = -1
 
     def __init__(self, pool: CachePool, row: int) -> None:
         self.pool, self.row = pool, row
-        self.length = 0
+        self.token_ids: list[int] = []
         self.version = 0
         self.regime = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
 
     @property
     def capacity(self) -> int:
@@ -178,9 +186,9 @@ class Cache:
                 "truncate or reset it, or make one with a larger capacity"
             )
 
-    def advance(self, tokens: int) -> None:
-        """Count ``tokens`` that a successful call has written."""
-        self.length += tokens
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Count the tokens that a successful call has written."""
+        self.token_ids.extend(token_ids)
         self.version += 1
 
     def truncate(self, length: int) -> None:
@@ -191,11 +199,11 @@ class Cache:
         """
         if not 0 <= length <= self.length:
             raise RequestError(f"cannot truncate a cache of {self.length} token(s) to {length}")
-        self.length = length
+        del self.token_ids[length:]
 
     def reset(self) -> None:
         """Forget all tokens, in place: no buffer moves."""
-        self.length = 0
+        self.token_ids.clear()
         self.regime = 0
 
     def __repr__(self) -> str:
@@ -219,6 +227,4 @@ def check_geometry(
             raise GeometryError(f"{family} needs a cache of {what} {wanted}, this one has {found}")
     for layer, (slots, held) in enumerate(zip(spec.layers, pool.spec.layers, strict=True)):
         if slots != held:
-            raise GeometryError(
-                f"{family} caches {slots} a token in layer {layer}, this cache holds {held}"
-            )
+            raise GeometryError(f"{family} caches {slots} a token in layer {layer}, this cache holds {held}")

@@ -12,8 +12,20 @@ from torch import Tensor, nn
 from fuel_core.blocks.embedding import Embedding
 from fuel_core.blocks.linear import Linear, project
 from fuel_core.cache import LayerBuffers
+from fuel_core.ops import at_least_float32
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.step import Step, StepInputs, StepTables
+
+
+class WeightSet:
+    """The identity of a set of weights: decoders over one set may share a held plan, others never.
+
+    Attributes:
+        epoch: counts every replacement of parameters; plans bound to older ones are void.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
 
 
 class Decoder(nn.Module):
@@ -22,7 +34,7 @@ class Decoder(nn.Module):
     Attributes:
         plan: what this model is.
         tables: the plan's data on the model's device; float32 and int64, never cast.
-        weights_epoch: counts every replacement of parameters; held plans compare it.
+        weights: the identity of its parameters.
     """
 
     def __init__(self, plan: ModelPlan, *, layers: Sequence[nn.Module], norm: nn.Module) -> None:
@@ -33,7 +45,7 @@ class Decoder(nn.Module):
         self.norm = norm
         self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=False)
         self.tables = StepTables.of(plan, torch.device("cpu"))
-        self.weights_epoch = 0
+        self.weights = WeightSet()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Called by ``to``, ``half`` and their like: parameters move, tables follow uncast."""
@@ -43,10 +55,18 @@ class Decoder(nn.Module):
 
     def weights_replaced(self) -> None:
         """Say that parameters are other tensors now: held plans bound to the old ones are void."""
-        self.weights_epoch += 1
+        self.weights.epoch += 1
         device = self.embed.weight.device
         if device.type != "meta":
             self.tables = StepTables.of(self.plan, device)
+
+    def share_weights(self, other: "Decoder") -> None:
+        """Take the parameters of a decoder of the same parts: no copy, one identity."""
+        for path, module in other.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                setattr(self.get_submodule(path), name, parameter)
+        self.weights = other.weights
+        self.tables = StepTables.of(self.plan, self.device)
 
     @property
     def device(self) -> torch.device:
@@ -57,7 +77,7 @@ class Decoder(nn.Module):
         x = self.embed(token_ids_BT)
         if self.plan.embed_scale is not None:
             # before the cast: in bfloat16 the scale itself would be rounded
-            x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.plan.embed_scale
+            x = at_least_float32(x) * self.plan.embed_scale
         scaled: Tensor = x.to(self.plan.numerics.activations)
         return scaled
 
@@ -71,8 +91,7 @@ class Decoder(nn.Module):
     def logits(self, hidden_BTM: Tensor) -> Tensor:
         """Hidden states to logits, ``[B, T, V]`` in at least float32."""
         weight = self.embed.weight if self.head is None else self.head.weight
-        logits = project(hidden_BTM, weight)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return at_least_float32(project(hidden_BTM, weight))
 
     def step(self, inputs: StepInputs, buffers: Sequence[LayerBuffers], attended: int = 0) -> Tensor:
         """One step through a cache pool: what is planned, captured and replayed.
@@ -111,7 +130,10 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """As :meth:`forward`, but the hidden states after the final norm, ``[B, T, M]``."""
-        x = self.embeddings(token_ids_BT) if embeddings_BTM is None else embeddings_BTM
+        if embeddings_BTM is None:
+            assert token_ids_BT is not None, "give token ids or embeddings"
+            embeddings_BTM = self.embeddings(token_ids_BT)
+        x = embeddings_BTM
         batch, tokens = x.shape[:2]
         positions = torch.arange(start_pos, start_pos + tokens, device=x.device).expand(batch, tokens)
         regime = torch.full((batch,), self.plan.rope.regime(start_pos + tokens), device=x.device)

@@ -9,7 +9,12 @@ class PreNormLayer(nn.Module):
     """``x + mixer(norm(x))``, then ``x + feed_forward(norm(x))``: Llama, Qwen, DeepSeek."""
 
     def __init__(
-        self, *, mixer_norm: nn.Module, mixer: nn.Module, feed_forward_norm: nn.Module, feed_forward: nn.Module
+        self,
+        *,
+        mixer_norm: nn.Module,
+        mixer: nn.Module,
+        feed_forward_norm: nn.Module,
+        feed_forward: nn.Module,
     ) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = mixer_norm, mixer

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fuel_core.blocks.rules import VECTOR, WeightRule
+from fuel_core.ops import at_least_float32
 
 
 class RMSNorm(nn.Module):
@@ -22,5 +23,5 @@ class RMSNorm(nn.Module):
         return {"weight": VECTOR}
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = at_least_float32(x)
         return F.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)

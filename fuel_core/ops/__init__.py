@@ -5,5 +5,6 @@ Importing this package registers them.
 
 from fuel_core.ops.attend import attend
 from fuel_core.ops.one_shot import attend_one_shot
+from fuel_core.ops.precision import at_least_float32
 
-__all__ = ["attend", "attend_one_shot"]
+__all__ = ["at_least_float32", "attend", "attend_one_shot"]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuel_core.ops.precision import at_least_float32
 from fuel_core.plans.mask import first_visible, visible
 
 torch.library.define(
@@ -48,7 +49,7 @@ def attend(
     Returns:
         ``[B, T, H, D]`` in the dtype of ``q``. Not differentiable.
     """
-    return torch.ops.fuel.attend(  # type: ignore[no-any-return]
+    out_BTHD: Tensor = torch.ops.fuel.attend(
         q_BTHD,
         k_new_BTGD,
         v_new_BTGD,
@@ -61,6 +62,7 @@ def attend(
         scale,
         softcap,
     )
+    return out_BTHD
 
 
 @torch.library.register_fake("fuel::attend")
@@ -171,4 +173,4 @@ def _cap(scores: Tensor, softcap: float | None) -> Tensor:
 
 def _softmax(scores: Tensor) -> Tensor:
     """Softmax over keys in at least float32."""
-    return torch.softmax(scores.to(torch.promote_types(scores.dtype, torch.float32)), dim=-1)
+    return torch.softmax(at_least_float32(scores), dim=-1)

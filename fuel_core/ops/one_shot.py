@@ -8,6 +8,8 @@ Letters: B sequences, T tokens, H query heads, G key/value heads, R = H/G heads 
 import torch
 from torch import Tensor
 
+from fuel_core.ops.precision import at_least_float32
+
 
 def attend_one_shot(
     q_BTHD: Tensor,
@@ -34,8 +36,7 @@ def attend_one_shot(
     q_BGMD = (
         q_BTHD.view(batch, tokens, groups, heads // groups, dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
     )  # M = R * T
-    scores = torch.matmul(q_BGMD, k_BTGD.permute(0, 2, 3, 1)) * scale
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    scores = at_least_float32(torch.matmul(q_BGMD, k_BTGD.permute(0, 2, 3, 1)) * scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.view(batch, groups, heads // groups, tokens, tokens)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from torch import Tensor
+
 from fuel_core.errors import PlanError
 from fuel_core.plans.variants import check_assignment
 
 UNBOUNDED = 2**62
 """The width that stands for "no window" where a width must be a number, as in a tensor."""
 
-Position = TypeVar("Position")  # int, or an integer tensor
+Position = TypeVar("Position", int, Tensor)
 
 
 def first_visible(query: Position, window: Position | int) -> Position:
@@ -23,12 +25,12 @@ def first_visible(query: Position, window: Position | int) -> Position:
     ``window`` is a width in tokens, or ``UNBOUNDED``. This is the only place that knows what a
     window means: masks, live ranges and kernels are derived from it or tested against it.
     """
-    return query - window + 1  # type: ignore[operator, no-any-return]
+    return query - window + 1
 
 
 def visible(query: Position, key: Position, window: Position | int) -> Position:
     """Return whether ``query`` sees ``key`` (a bool, or a bool tensor by broadcasting)."""
-    return (key <= query) & (key >= first_visible(query, window))  # type: ignore[operator, no-any-return]
+    return (key <= query) & (key >= first_visible(query, window))
 
 
 @dataclass(frozen=True)

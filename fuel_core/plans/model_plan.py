@@ -1,8 +1,8 @@
 """The one value that loader, step, shape key, ``fuel plan`` and golden files read."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -53,10 +53,10 @@ class GatedMLPPlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The parts of one layer; a family's own parts are frozen values with a readable ``str``."""
+    """The parts of one layer, as frozen values with a readable ``str``: those below, or a family's own."""
 
-    mixer: Hashable
-    feed_forward: Hashable
+    mixer: Any
+    feed_forward: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,8 @@ class ModelPlan:
         for plan, layers in covered.items():
             if layers != len(self.layers):
                 raise PlanError(
-                    f"{self.family}: the {plan} plan covers {layers} layer(s), the model has {len(self.layers)}"
+                    f"{self.family}: the {plan} plan covers {layers} layer(s), "
+                    f"the model has {len(self.layers)}"
                 )
 
     @property

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from fuel_core.errors import PlanError
-from fuel_core.plans.scaling import NoScaling, Scaling, pair_exponents
+from fuel_core.plans.scaling import UNSCALED, Scaling, pair_exponents
 from fuel_core.plans.variants import check_assignment
 
 Layout = Literal["half", "interleaved"]
@@ -36,7 +36,7 @@ class RopeVariant:
 
     base: float
     width: int
-    scaling: Scaling = NoScaling()
+    scaling: Scaling = UNSCALED
     layout: Layout = "half"
 
     def __post_init__(self) -> None:

@@ -77,6 +77,9 @@ class NoScaling:
         return plain[None]
 
 
+UNSCALED = NoScaling()
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling(NoScaling):
     """Every position divided by ``factor``."""

@@ -53,7 +53,7 @@ def _parameters(
     found = []
     for path, module in decoder.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            rule: WeightRule = module.weight_rules[name]  # type: ignore[index, assignment]
+            rule: WeightRule = module.weight_rules[name]
             dtype = rule.dtype(decoder.plan.numerics.weights)
             found.append((path, module, name, parameter.shape, dtype))
     return found

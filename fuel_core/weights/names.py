@@ -1,7 +1,7 @@
 """Which checkpoint tensors a parameter is made of, by a family's name templates."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -88,11 +88,3 @@ def _template(module_path: str, modules: Mapping[str, str]) -> tuple[str, str]:
             f"the family names no checkpoint tensor for {generic}; its weights name {sorted(modules)}"
         )
     return modules[generic], layer
-
-
-def without_prefix(wanted: Iterable[str], stored: Iterable[str], prefix: str = "model.") -> bool:
-    """Whether a checkpoint was saved from inside the causal model, so that no name has its prefix."""
-    stored = set(stored)
-    return not any(name.startswith(prefix) for name in stored) and any(
-        name.removeprefix(prefix) in stored for name in wanted if name.startswith(prefix)
-    )

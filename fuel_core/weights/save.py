@@ -38,9 +38,7 @@ def save_checkpoint(
     stored = dtype or decoder.embed.weight.dtype
     content = {**config, "torch_dtype": str(stored).removeprefix("torch.")}
     _replace(folder / "config.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
-    _replace(
-        folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"})
-    )
+    _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -104,7 +104,10 @@ def _mask(config: Qwen2Config, options: Qwen2Options, notes: list[str]) -> MaskP
             )
         return MaskPlan.from_layer_types(config.layer_types, config.sliding_window)
     if not config.use_sliding_window:
-        if "sliding_window" in config.model_fields_set and "use_sliding_window" not in config.model_fields_set:
+        if (
+            "sliding_window" in config.model_fields_set
+            and "use_sliding_window" not in config.model_fields_set
+        ):
             notes.append(
                 f"sliding_window is {config.sliding_window}, but use_sliding_window is absent: no layer "
                 "slides (transformers reads it so too)"
@@ -202,6 +205,13 @@ TINY = {
     },
 }
 
+
+def _drop_biases(decoder: Decoder) -> None:
+    for name, parameter in decoder.named_parameters():
+        if name.endswith("qkv.bias"):
+            parameter.zero_()
+
+
 QWEN2 = Family(
     name="qwen2",
     config=Qwen2Config,
@@ -213,7 +223,7 @@ QWEN2 = Family(
     mutations=(
         Mutation(
             name="the q, k and v biases are dropped",
-            decoder=lambda decoder: [layer.mixer.qkv.bias.zero_() for layer in decoder.layers],
+            decoder=_drop_biases,
         ),
     ),
 )

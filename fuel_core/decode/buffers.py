@@ -1,0 +1,51 @@
+"""The static buffers that a held step reads, and the one way to overwrite them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from fuel_core.cache import Cache
+from fuel_core.step import StepInputs
+
+
+def step_inputs(
+    token_ids: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    rows: Sequence[int],
+    regimes: Sequence[int],
+    device: torch.device,
+) -> StepInputs:
+    """Freshly allocated inputs of a step that writes ``token_ids[b]`` from position ``starts[b]`` on."""
+    tokens = len(token_ids[0])
+
+    def tensor(values: object) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return StepInputs(
+        token_ids_BT=tensor(token_ids),
+        positions_BT=tensor([range(start, start + tokens) for start in starts]),
+        rows_B=tensor(rows),
+        rope_regime_B=tensor(regimes),
+    )
+
+
+def append_inputs(
+    token_ids: Sequence[Sequence[int]], caches: Sequence[Cache], device: torch.device
+) -> StepInputs:
+    """Freshly allocated inputs of a step that appends ``token_ids[b]`` to ``caches[b]``."""
+    return step_inputs(
+        token_ids,
+        [cache.length for cache in caches],
+        [cache.row for cache in caches],
+        [cache.regime for cache in caches],
+        device,
+    )
+
+
+def rebind(buffers: StepInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+    """Overwrite static ``buffers`` with the inputs of this token: four tiny copies."""
+    fresh = append_inputs(token_ids, caches, torch.device("cpu"))
+    buffers.token_ids_BT.copy_(fresh.token_ids_BT)
+    buffers.positions_BT.copy_(fresh.positions_BT)
+    buffers.rows_B.copy_(fresh.rows_B)
+    buffers.rope_regime_B.copy_(fresh.rope_regime_B)

@@ -1,0 +1,50 @@
+"""What a session has done and where its time went."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+
+@dataclass
+class Counters:
+    """Counts since a session was made.
+
+    Attributes:
+        plans: steps planned; one for any number of tokens is the promise.
+        captures: of these, plans that captured a graph.
+        replays: tokens served by a held plan, the planned token included.
+        rebinds: times that a held plan was bound to another pool or decoder.
+        copies: buffers that rebinding had to copy.
+        drops: plans given up because they no longer fitted.
+        fallbacks: tokens served without a plan after a drop.
+        reprefills: rows whose keys were computed anew when they crossed a RoPE regime.
+    """
+
+    plans: int = 0
+    captures: int = 0
+    replays: int = 0
+    rebinds: int = 0
+    copies: int = 0
+    drops: int = 0
+    fallbacks: int = 0
+    reprefills: int = 0
+
+
+@dataclass
+class PhaseTimes:
+    """Seconds spent by a session, by phase."""
+
+    prefill: float = 0.0
+    plan: float = 0.0
+    rebind: float = 0.0
+    replay: float = 0.0
+    sample: float = 0.0
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, phase, getattr(self, phase) + perf_counter() - start)

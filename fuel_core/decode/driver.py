@@ -1,0 +1,37 @@
+"""The ladder: which path serves a step. It never asks which family it drives.
+
+D1 is the eager step, built, run and forgotten. D2 is a held plan, replayed. A step of one token a
+row goes through D2 when a plan fits, and makes one when none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fuel_core.cache import Cache
+from fuel_core.errors import TopologyChanged
+
+if TYPE_CHECKING:
+    from fuel_core.decode.session import DecodeSession
+
+
+def drive(session: DecodeSession, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+    """Append ``token_ids[b]`` to ``caches[b]`` and return the last tokens' logits, ``[B, V]``.
+
+    The caches advance once, after success; whatever is raised leaves them and the held plan alone.
+    """
+    if len(token_ids[0]) != 1:
+        return session.run_once(token_ids, caches)  # a held plan that still fits is kept
+    plan = session.held_plan(caches)  # drops one that no longer fits
+    if plan is None:
+        plan = session.make_plan(token_ids, caches)
+    try:
+        logits = session.replay(plan, token_ids, caches)
+    except TopologyChanged:
+        session.drop(plan)
+        return session.run_once(token_ids, caches)
+    session.advance(token_ids, caches)
+    return logits

@@ -1,0 +1,279 @@
+"""A decode session: held plans, their static buffers, and what makes them valid.
+
+Letters: B rows, T new tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.cache import Cache, CachePool, check_geometry
+from fuel_core.decode.backends import Backend, HeldStep
+from fuel_core.decode.buffers import append_inputs, rebind, step_inputs
+from fuel_core.decode.counters import Counters, PhaseTimes
+from fuel_core.decode.driver import drive
+from fuel_core.errors import CapacityError, FuelError, ReplanError, RequestError, TopologyChanged
+from fuel_core.step import StepInputs
+
+PREFILL_CHUNK_TOKENS = 512
+"""Tokens of one prefill step: large enough to be bound by arithmetic, small enough for its mask."""
+
+
+@dataclass
+class HeldPlan:
+    """A planned step with all that decides whether it still fits.
+
+    Attributes:
+        key: structure of the model, identity of its weights, geometry of the caches, batch size.
+        step, inputs: the planned step and the static buffers that it reads.
+        decoder, pool: what it is bound to.
+        addresses, epoch: where the pool's buffers and which parameters it was bound to.
+    """
+
+    key: tuple[object, ...]
+    step: HeldStep
+    inputs: StepInputs
+    decoder: Decoder
+    pool: CachePool
+    addresses: tuple[int, ...]
+    epoch: int
+
+
+class DecodeSession:
+    """Appends tokens to caches; plans the single-token step once and replays it.
+
+    Attributes:
+        decoder: the model; another one over the same weights keeps the held plans.
+        caches: this session's own rows, in order.
+        counters, phases: what was done, and seconds by phase.
+        strict: after a batch size was planned once, planning it again is an error.
+
+    Not safe for use from several threads at once.
+    """
+
+    def __init__(self, decoder: Decoder, pool: CachePool, backend: Backend, *, strict: bool = False) -> None:
+        self.decoder = decoder
+        self.backend = backend
+        self.strict = strict
+        self.pool = pool
+        self.caches = tuple(pool.acquire() for _ in range(pool.rows))
+        self.counters = Counters()
+        self.phases = PhaseTimes()
+        self._plans: dict[int, HeldPlan] = {}
+        self._planned_sizes: set[int] = set()
+
+    @torch.no_grad()
+    def step(
+        self, token_ids: Tensor | Sequence[Sequence[int]], caches: Sequence[Cache] | None = None
+    ) -> Tensor:
+        """Append tokens to caches and return the logits of each row's last token.
+
+        One token a row is served by the held plan; several are prefilled row by row, in chunks.
+
+        Args:
+            token_ids: ``[B, T]`` ids.
+            caches: one a row, of one pool; by default this session's own. Rows of another pool of
+                equal geometry re-bind the held plan.
+
+        Returns:
+            ``[B, V]``, at least float32. The caller's own until the next step of this session.
+
+        Raises:
+            RequestError: no token, ragged rows, an id out of the vocabulary, rows of several pools.
+            CapacityError: a row or the trained context cannot hold the tokens.
+            GeometryError: the caches do not fit the model.
+            ReplanError: a strict session would have to plan again.
+
+        Whatever is raised, no cache has advanced and the session goes on.
+        """
+        with self._naming("step"):
+            rows = token_ids.tolist() if isinstance(token_ids, Tensor) else token_ids
+            caches = self.caches if caches is None else caches
+            self._check(rows, caches)
+            self._enter_regimes(rows, caches)
+            return drive(self, rows, caches)
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        token_ids: Sequence[int],
+        cache: Cache | None = None,
+        *,
+        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+        all_positions: bool = False,
+    ) -> Tensor:
+        """Append a prompt to one cache without a plan, in chunks of ``chunk_tokens``.
+
+        Returns:
+            ``[V]``, the last token's logits, or with ``all_positions`` ``[T, V]``.
+
+        Raises: as :meth:`step`.
+        """
+        with self._naming("prefill"):
+            caches = self.caches[:1] if cache is None else (cache,)
+            self._check([token_ids], caches)
+            self._enter_regimes([token_ids], caches)
+            logits = self._prefill(caches[0], token_ids, chunk_tokens, all_positions)
+            self.advance([token_ids], caches)
+            return logits
+
+    # The rungs of the ladder, called by decode/driver.py.
+
+    def run_once(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+        """D1: the eager step, row by row unless every row has one token."""
+        if len(token_ids[0]) > 1:
+            rows = zip(token_ids, caches, strict=True)
+            logits = torch.stack([self._prefill(cache, ids) for ids, cache in rows])
+        else:
+            self.counters.fallbacks += 1
+            inputs = append_inputs(token_ids, caches, self.decoder.device)
+            hidden = self.decoder.step(inputs, caches[0].pool.layers)
+            logits = self.decoder.logits(hidden[:, -1])
+        self.advance(token_ids, caches)
+        return logits
+
+    def held_plan(self, caches: Sequence[Cache]) -> HeldPlan | None:
+        """The plan of this batch size, or None; one whose key no longer fits is dropped."""
+        plan = self._plans.get(len(caches))
+        if plan is not None and plan.key != self._key(caches):
+            self.drop(plan)
+            return None
+        return plan
+
+    def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> HeldPlan:
+        """Plan the step of this batch size."""
+        batch = len(caches)
+        if self.strict and batch in self._planned_sizes:
+            raise ReplanError(
+                f"a strict session planned batch size {batch} before and its plan no longer fits: the "
+                "model's structure, its weights or the geometry of the caches has changed since"
+            )
+        pool = caches[0].pool
+        with self.phases.measure("plan"):
+            inputs = append_inputs(token_ids, caches, self.decoder.device)
+            step = self.backend.plan(self.decoder, pool, inputs)
+        self.counters.plans += 1
+        self._planned_sizes.add(batch)
+        plan = HeldPlan(
+            key=self._key(caches),
+            step=step,
+            inputs=inputs,
+            decoder=self.decoder,
+            pool=pool,
+            addresses=pool.addresses,
+            epoch=self.decoder.weights.epoch,
+        )
+        self._plans[batch] = plan
+        return plan
+
+    def replay(self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+        """D2: overwrite the step's inputs, bind what is new, replay."""
+        with self.phases.measure("rebind"):
+            self._bind(plan, caches[0].pool)
+            rebind(plan.inputs, token_ids, caches)
+        with self.phases.measure("replay"):
+            logits = plan.step.replay()
+        self.counters.replays += 1
+        return logits
+
+    def drop(self, plan: HeldPlan) -> None:
+        """Give up a plan and everything that it holds."""
+        self._plans = {size: held for size, held in self._plans.items() if held is not plan}
+        self.counters.drops += 1
+
+    def advance(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+        """Count tokens that were written: once a call, after success."""
+        for cache, ids in zip(caches, token_ids, strict=True):
+            cache.advance(ids)
+
+    # What the rungs are made of.
+
+    def _key(self, caches: Sequence[Cache]) -> tuple[object, ...]:
+        return (self.decoder.plan.structure, self.decoder.weights, caches[0].pool.geometry, len(caches))
+
+    def _bind(self, plan: HeldPlan, pool: CachePool) -> None:
+        if plan.epoch != self.decoder.weights.epoch:
+            raise TopologyChanged("the model's parameters were replaced after this step was planned")
+        if plan.pool is pool and plan.decoder is self.decoder:
+            if plan.addresses != pool.addresses:
+                raise TopologyChanged("the cache's buffers were replaced after this step was planned")
+            return
+        self.counters.copies += plan.step.bind(self.decoder, pool)
+        self.counters.rebinds += 1
+        plan.decoder, plan.pool, plan.addresses = self.decoder, pool, pool.addresses
+
+    def _prefill(
+        self,
+        cache: Cache,
+        token_ids: Sequence[int],
+        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+        all_positions: bool = False,
+        start: int | None = None,
+    ) -> Tensor:
+        """Write tokens from position ``start`` (by default the cache's end) on; advances nothing."""
+        first = cache.length if start is None else start
+        logits = []
+        with self.phases.measure("prefill"):
+            for offset in range(0, len(token_ids), chunk_tokens):
+                chunk = token_ids[offset : offset + chunk_tokens]
+                stop = first + offset + len(chunk)
+                inputs = step_inputs(
+                    [chunk], [first + offset], [cache.row], [cache.regime], self.decoder.device
+                )
+                hidden_TM = self.decoder.step(inputs, cache.pool.layers, attended=stop)[0]
+                if all_positions:
+                    logits.append(self.decoder.logits(hidden_TM))
+            return torch.cat(logits) if all_positions else self.decoder.logits(hidden_TM[-1])
+
+    def _enter_regimes(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+        """Let each row use the RoPE regime of its length after this call; keys that were rotated
+        under another one are computed anew."""
+        for cache, ids in zip(caches, token_ids, strict=True):
+            regime = self.decoder.plan.rope.regime(cache.length + len(ids))
+            if regime == cache.regime:
+                continue
+            cache.regime = regime
+            if cache.length:
+                self.counters.reprefills += 1
+                try:
+                    self._prefill(cache, cache.token_ids, start=0)
+                except BaseException:
+                    cache.regime = Cache.UNSETTLED  # some keys are of either: the next call does it again
+                    raise
+
+    def _check(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+        plan = self.decoder.plan
+        if not token_ids or len(token_ids) != len(caches):
+            raise RequestError(f"{len(token_ids)} row(s) of tokens for {len(caches)} cache(s)")
+        if len({len(ids) for ids in token_ids}) > 1:
+            raise RequestError(
+                f"rows of {[len(ids) for ids in token_ids]} tokens in one step; there is no padding: "
+                "prefill each row by itself"
+            )
+        pool = caches[0].pool
+        if any(cache.pool is not pool for cache in caches) or len({c.row for c in caches}) < len(caches):
+            raise RequestError("the caches of one step must be different rows of one pool")
+        check_geometry(plan.family, pool, plan.cache, plan.numerics.cache, self.decoder.device)
+        for ids, cache in zip(token_ids, caches, strict=True):
+            cache.require(len(ids))
+            if cache.length + len(ids) > plan.position_limit:
+                raise CapacityError(
+                    f"{cache.length + len(ids)} tokens exceed the {plan.position_limit} positions that "
+                    "this model has"
+                )
+            for token in ids:
+                if not 0 <= token < plan.vocab_size:
+                    raise RequestError(f"token id {token} is outside of the vocabulary of {plan.vocab_size}")
+
+    @contextmanager
+    def _naming(self, entry: str) -> Iterator[None]:
+        """Let errors of this shared path say whose they are."""
+        try:
+            yield
+        except FuelError as error:
+            error.args = (f"{self.decoder.plan.family}: session.{entry}: {error}",)
+            raise

@@ -1,0 +1,1 @@
+"""Choosing tokens: sampling, stopping and the generation loop."""

@@ -1,0 +1,131 @@
+"""Choosing one token from the logits of a position.
+
+Letters: V vocabulary, K tokens that survive the filters.
+
+Source: the order and the kept sets are those of the logits warpers of transformers 5.23:
+temperature, top-k, top-p.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from fuel_core.errors import GeometryError, RequestError
+
+_SMALLEST_TEMPERATURE = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Attributes:
+        temperature: 0 takes the most probable token; 1 samples from the model's distribution.
+        top_k: keep the k most probable tokens and those tied with the last; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens that holds this mass; 1.0 keeps all.
+            0 is refused: it asks for what ``temperature=0`` says plainly.
+        seed: fixes the choices of a request; None draws a fresh seed for each.
+
+    Raises:
+        RequestError: a value is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+            raise RequestError(
+                f"temperature is {self.temperature!r}; expected a finite number >= 0 "
+                "(0 takes the most probable token)"
+            )
+        if not _is_integer(self.top_k) or self.top_k < 0:
+            raise RequestError(f"top_k is {self.top_k!r}; expected an integer >= 0 (0 keeps all tokens)")
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise RequestError(
+                f"top_p is {self.top_p!r}; expected a number in (0, 1] (1 keeps all tokens; for the most "
+                "probable alone say temperature=0)"
+            )
+        if self.seed is not None and not (_is_integer(self.seed) and 0 <= self.seed < 2**64):
+            raise RequestError(f"seed is {self.seed!r}; expected None or an integer in 0..2**64-1")
+
+
+class Sampler:
+    """Chooses the tokens of one request, one call a token.
+
+    Holds its own random numbers: neither torch's global generator nor another request moves them.
+    They are drawn on the CPU, one per token, so that one seed gives one stream on every device.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._generator = torch.Generator()
+        if sampling.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(sampling.seed)
+
+    def __call__(self, logits_V: torch.Tensor) -> int:
+        """Return the id of the chosen token; of equal maxima, greedy choice takes the lowest id.
+
+        Raises:
+            GeometryError: the logits are no vector, or empty.
+            RequestError: no token can be chosen, since the largest logit is NaN or infinite.
+        """
+        if logits_V.ndim != 1 or logits_V.numel() == 0:
+            raise GeometryError(f"logits of one position expected, got shape {tuple(logits_V.shape)}")
+        best = int(logits_V.argmax())  # NaN counts as the maximum, so that one check finds it anywhere
+        peak = logits_V[best].item()
+        if not math.isfinite(peak):
+            raise RequestError(
+                f"the largest logit is {peak} (token {best}): the model's numbers overflowed or its weights "
+                "are damaged"
+            )
+        if self.sampling.temperature == 0:
+            return best
+        ids_K, scores_K = survivors(logits_V, self.sampling)
+        mass_K = scores_K.double().softmax(-1).cumsum(-1)
+        total = mass_K[-1].item()
+        drawn = torch.rand((), generator=self._generator, dtype=torch.float64).item() * total
+        drawn = min(drawn, math.nextafter(total, 0.0))  # the product may round up to the total
+        return int(ids_K[torch.searchsorted(mass_K, drawn, right=True)])
+
+
+def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids that may be drawn and their scores in float32: at least one, for any temperature > 0.
+
+    The largest logit must be finite.
+
+    Raises:
+        RequestError: the temperature is 0, which draws nothing.
+    """
+    if sampling.temperature == 0:
+        raise RequestError("temperature 0 takes the most probable token; nothing is drawn")
+    logits_V = logits_V.to(torch.float32)
+    temperature = max(sampling.temperature, _SMALLEST_TEMPERATURE)
+    scores = logits_V / temperature
+    if not scores.max().isfinite():
+        # With the maximum at 0 nothing overflows. Not done always: it rounds otherwise than
+        # transformers, and in a large vocabulary the last bit decides where top-p cuts.
+        scores = (logits_V - logits_V.max()) / temperature
+    ids = torch.arange(len(scores), device=scores.device)
+    if 0 < sampling.top_k < len(scores):
+        kept = scores >= scores.topk(sampling.top_k).values[-1]
+        ids, scores = ids[kept], scores[kept]
+    if sampling.top_p < 1:
+        ascending, order = scores.sort()
+        kept = ascending.softmax(-1).cumsum(-1) > 1 - sampling.top_p
+        kept[-1] = True
+        ids, scores = ids[order[kept]], ascending[kept]
+    return ids, scores
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_integer(value) or isinstance(value, float)

@@ -1,0 +1,309 @@
+"""A loaded model: forward passes, decode sessions, text.
+
+Letters: B sequences, T tokens, M model width, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.cache import CachePool
+from fuel_core.config import FamilyConfig, Ledger
+from fuel_core.decode import Backend, DecodeSession, backend_named
+from fuel_core.errors import CapacityError, GeometryError, RequestError
+from fuel_core.family import Family
+from fuel_core.generate.completion import Completion, CompletionStream
+from fuel_core.generate.loop import generate_tokens
+from fuel_core.generate.sampling import Sampler, Sampling
+from fuel_core.generate.stopping import read_generation_config, stop_token_ids
+from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.text.tokenizer import Tokenizer
+from fuel_core.weights.save import save_checkpoint
+
+DEFAULT_MAX_TOKENS = 128
+
+
+def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
+    """The options of a family with the user's choices.
+
+    Raises:
+        RequestError: the family has no such option.
+    """
+    known = [field.name for field in fields(family.options)]
+    unknown = sorted(set(chosen or {}) - set(known))
+    if unknown:
+        raise RequestError(
+            f"{family.name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+        )
+    return family.options(**(chosen or {}))
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model of an installed family with its weights.
+
+    Attributes:
+        family, config, options, plan: what it is.
+        decoder: the torch module; its parameters take no gradient until you say so.
+        folder: the checkpoint folder.
+        raw_config: the content of its config.json.
+        ledger: what became of each key of it.
+        load_s: seconds that loading took.
+    """
+
+    family: Family
+    config: FamilyConfig
+    options: Any
+    decoder: Decoder
+    folder: Path
+    raw_config: Mapping[str, Any]
+    ledger: Ledger
+    load_s: float
+
+    @property
+    def plan(self) -> ModelPlan:
+        return self.decoder.plan
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer, read on first use.
+
+        Raises:
+            TokenizerError: its files are missing or unreadable.
+        """
+        return Tokenizer.from_folder(self.folder)
+
+    @cached_property
+    def stop_token_ids(self) -> frozenset[int]:
+        """The tokens that end a generation: the union of what the config, the generation config and
+        the tokenizer name."""
+        return stop_token_ids(
+            self.raw_config, read_generation_config(self.folder), self.tokenizer.eos_token_ids
+        )
+
+    # One-shot forward passes: no cache, differentiable.
+
+    def forward(
+        self,
+        token_ids: Tensor | Sequence[Sequence[int]] | None = None,
+        *,
+        embeddings: Tensor | None = None,
+        start_pos: int = 0,
+        mask: Tensor | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """The logits of every position, ``[B, T, V]``, or of the last, ``[B, V]``; float32 or wider.
+
+        Args:
+            token_ids: ``[B, T]``; or else ``embeddings``.
+            embeddings: ``[B, T, M]``, as :meth:`embed` returns them.
+            start_pos: the position of the first token.
+            mask: broadcastable to ``[B, T, T]`` (query, key), bool (True: visible) or added to the
+                scores. It replaces every layer's causal mask and window.
+
+        Raises:
+            RequestError: no token, an id out of the vocabulary, both inputs or none.
+            CapacityError: more positions than the model has.
+            GeometryError: embeddings or a mask of another shape.
+        """
+        hidden = self.hidden_states(token_ids, embeddings=embeddings, start_pos=start_pos, mask=mask)
+        return self.decoder.logits(hidden[:, -1] if last_only else hidden)
+
+    def hidden_states(
+        self,
+        token_ids: Tensor | Sequence[Sequence[int]] | None = None,
+        *,
+        embeddings: Tensor | None = None,
+        start_pos: int = 0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """As :meth:`forward`, but the states after the final norm: ``[B, T, M]``."""
+        if (token_ids is None) == (embeddings is None):
+            raise RequestError("give either token_ids or embeddings")
+        if embeddings is None:
+            assert token_ids is not None
+            embeddings = self.embed(token_ids)
+        width = self.plan.hidden_size
+        if embeddings.dim() != 3 or embeddings.shape[-1] != width or 0 in embeddings.shape:
+            raise GeometryError(
+                f"{self.family.name}: embeddings of shape {list(embeddings.shape)}; [batch, tokens, {width}] "
+                "is expected, with at least one token"
+            )
+        batch, tokens = embeddings.shape[:2]
+        if start_pos < 0 or start_pos + tokens > self.plan.position_limit:
+            raise CapacityError(
+                f"{self.family.name}: positions {start_pos}..{start_pos + tokens - 1} are outside of the "
+                f"{self.plan.position_limit} that this model has"
+            )
+        if mask is not None:
+            self._check_mask(mask, batch, tokens)
+        return self.decoder.hidden(None, embeddings, start_pos, mask)
+
+    def embed(self, token_ids: Tensor | Sequence[Sequence[int]]) -> Tensor:
+        """The embeddings of tokens, ``[B, T, M]``.
+
+        Raises:
+            RequestError: no token, ragged rows, or an id out of the vocabulary.
+        """
+        try:
+            ids = torch.as_tensor(token_ids, dtype=torch.int64, device=self.device)
+        except (ValueError, TypeError) as error:
+            raise RequestError(f"token_ids are no [batch, tokens] array of ids: {error}") from error
+        if ids.dim() != 2 or ids.numel() == 0:
+            raise RequestError(
+                f"token_ids of shape {list(ids.shape)}; [batch, tokens] with a token is expected"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.plan.vocab_size:
+            wrong = low if low < 0 else high
+            raise RequestError(f"token id {wrong} is outside of the vocabulary of {self.plan.vocab_size}")
+        return self.decoder.embeddings(ids)
+
+    def _check_mask(self, mask: Tensor, batch: int, tokens: int) -> None:
+        if not (mask.dtype is torch.bool or mask.is_floating_point()):
+            raise GeometryError(f"a mask is bool or floating, got {mask.dtype}")
+        shapes = ((tokens, tokens), (1, tokens, tokens), (batch, tokens, tokens))
+        if tuple(mask.shape) not in shapes:
+            raise GeometryError(
+                f"a mask of shape {list(mask.shape)}; [{tokens}, {tokens}] or [{batch}, {tokens}, {tokens}] "
+                "is expected"
+            )
+
+    # Decoding.
+
+    def session(
+        self,
+        capacity: int | None = None,
+        batch: int = 1,
+        *,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> DecodeSession:
+        """A decode session over ``batch`` new rows of ``capacity`` tokens (by default the whole context).
+
+        Args:
+            backend: the name of a backend, or one.
+            strict: planning a batch size a second time raises ReplanError.
+
+        Raises:
+            CapacityError: more than the positions that the model has.
+        """
+        return DecodeSession(
+            self.decoder,
+            self.cache_pool(rows=batch, capacity=capacity),
+            backend_named(backend) if isinstance(backend, str) else backend,
+            strict=strict,
+        )
+
+    def cache_pool(self, rows: int, capacity: int | None = None) -> CachePool:
+        """A pool of caches that fits this model.
+
+        Raises:
+            CapacityError: more than the positions that the model has.
+        """
+        limit = self.plan.position_limit
+        if capacity is not None and capacity > limit:
+            raise CapacityError(
+                f"{self.family.name}: a capacity of {capacity} tokens exceeds the {limit} positions that "
+                "this model has"
+            )
+        return CachePool(
+            self.plan.cache,
+            rows=rows,
+            capacity=limit if capacity is None else capacity,
+            dtype=self.plan.numerics.cache,
+            device=self.device,
+        )
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> CompletionStream:
+        """Continue a prompt; iterate over the result for its text, piece by piece.
+
+        Args:
+            prompt: text, or token ids.
+            max_tokens: at most this many tokens; by default 128 or what the context leaves.
+            sampling: how tokens are chosen; by default the most probable one.
+            backend, strict: as for :meth:`session`.
+
+        Raises:
+            RequestError: an empty prompt or no token to generate.
+            CapacityError: prompt and ``max_tokens`` together exceed the model's positions.
+            TokenizerError: the checkpoint has no tokenizer.
+        """
+        ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if not ids:
+            raise RequestError("the prompt is empty: a continuation needs at least one token")
+        limit = self.plan.position_limit
+        if max_tokens is None:
+            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, limit - len(ids)))
+        if max_tokens < 1:
+            raise RequestError(f"max_tokens is {max_tokens}; at least 1 is expected")
+        if len(ids) + max_tokens > limit:
+            raise CapacityError(
+                f"{self.family.name}: a prompt of {len(ids)} tokens and {max_tokens} new ones exceed the "
+                f"{limit} positions that this model has"
+            )
+        session = self.session(len(ids) + max_tokens, backend=backend, strict=strict)
+        tokens = generate_tokens(
+            session,
+            session.caches[0],
+            ids,
+            Sampler(sampling or Sampling()),
+            max_tokens=max_tokens,
+            stop_token_ids=self.stop_token_ids,
+        )
+        return CompletionStream(
+            tokens, self.tokenizer.detokenizer(), session, ids, self.stop_token_ids, self.load_s
+        )
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> Completion:
+        """Continue a prompt and return the whole result; arguments as for :meth:`stream`."""
+        stream = self.stream(prompt, max_tokens=max_tokens, sampling=sampling, backend=backend, strict=strict)
+        for _ in stream:
+            pass
+        assert stream.completion is not None
+        return stream.completion
+
+    # Variants and files.
+
+    def with_options(self, **options: Any) -> "LanguageModel":
+        """The same weights read with other options: no copy, and held plans may be shared.
+
+        Raises:
+            RequestError: the family has no such option.
+        """
+        chosen = family_options(self.family, {**asdict(self.options), **options})
+        plan = self.family.plan(self.config, chosen).with_numerics(self.plan.numerics)
+        with torch.device("meta"):
+            decoder = self.family.build(self.config, plan)
+        decoder.share_weights(self.decoder)
+        return replace(self, options=chosen, decoder=decoder)
+
+    def save(self, folder: Path | str) -> None:
+        """Write config.json and model.safetensors in the family's published layout."""
+        save_checkpoint(Path(folder), self.decoder, self.family.weights, self.raw_config)

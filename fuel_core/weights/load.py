@@ -1,0 +1,130 @@
+"""Filling a model from a checkpoint: every parameter once, every tensor used or excused by name."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.errors import CheckpointError, FuelWarning
+from fuel_core.weights.checkpoint import Checkpoint
+from fuel_core.weights.names import Source, WeightNames, sources
+from fuel_core.weights.safetensors_file import TensorInfo
+
+_PREFIX = "model."
+
+
+def fit_names(names: WeightNames, stored: Mapping[str, TensorInfo]) -> WeightNames:
+    """Drop the prefix ``model.`` from a family's names when a checkpoint was saved without it."""
+    if any(name.startswith(_PREFIX) for name in stored):
+        return names
+    bare = {block: template.removeprefix(_PREFIX) for block, template in names.modules.items()}
+    return replace(names, modules=bare)
+
+
+def settle_head(names: WeightNames, checkpoint: Checkpoint, tied: bool) -> tuple[WeightNames, bool]:
+    """Decide where the output head comes from, given what the config says and what is stored.
+
+    A tied model whose checkpoint holds a head that differs keeps that head, with a warning, as
+    transformers 5 does; one that stores the head alone uses it for both.
+
+    Returns:
+        The names to load with, and whether the head is tied.
+
+    Raises:
+        CheckpointError: the config says that the head is its own, and there is none.
+    """
+    embed, head = names.modules["embed"] + ".weight", names.modules["head"] + ".weight"
+    stored = checkpoint.tensors
+    if not tied:
+        if head not in stored and embed in stored:
+            raise CheckpointError(
+                f"{checkpoint.folder} holds no {head}, but its config has tie_word_embeddings false; if the "
+                "model does share its embeddings with the head, set tie_word_embeddings to true in "
+                "config.json"
+            )
+        return names, False
+    if head not in stored:
+        return names, True
+    if embed not in stored:
+        return replace(names, modules={**names.modules, "embed": names.modules["head"]}), True
+    excused = replace(names, excused=(*names.excused, head))
+    if _equal(checkpoint, embed, head):
+        return excused, True
+    warnings.warn(
+        f"{checkpoint.folder}: tie_word_embeddings is true, but {head} differs from {embed}; the stored head "
+        "is used, not tied",
+        FuelWarning,
+        stacklevel=2,
+    )
+    return names, False
+
+
+def _equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
+    files = {info.file: info for info in (checkpoint.tensors[first], checkpoint.tensors[second])}
+    shards = {shard.path: shard for shard in checkpoint.shards if shard.path in files}
+    try:
+        tensors = [shards[checkpoint.tensors[name].file].tensor(name) for name in (first, second)]
+        return torch.equal(*tensors)
+    finally:
+        for shard in shards.values():
+            shard.close()
+
+
+def load_weights(decoder: Decoder, checkpoint: Checkpoint, names: WeightNames, device: torch.device) -> None:
+    """Fill a model that stands on the meta device.
+
+    Everything is checked by the files' headers before the first allocation. Peak memory is the model
+    and one shard.
+
+    Raises:
+        CheckpointError: parameters without a tensor, tensors without a use, or shapes that differ.
+    """
+    wanted = {source.tensor: source for source in sources(decoder, names)}
+    _account(checkpoint, wanted, names)
+    weights = decoder.plan.numerics.weights
+    filled: dict[tuple[nn.Module, str], Tensor] = {}
+    for name, tensor in checkpoint:
+        source = wanted.get(name)
+        if source is None:
+            continue
+        key = (source.module, source.parameter)
+        if key not in filled:
+            shape = source.module.get_parameter(source.parameter).shape
+            filled[key] = torch.empty(shape, dtype=source.rule.dtype(weights), device=device)
+        filled[key][source.piece.rows].copy_(tensor)
+    for (module, parameter), value in filled.items():
+        setattr(module, parameter, nn.Parameter(value, requires_grad=False))
+    decoder.weights_replaced()
+
+
+def _account(checkpoint: Checkpoint, wanted: Mapping[str, Source], names: WeightNames) -> None:
+    stored = checkpoint.tensors
+    missing = [f"{name} (for {source.path})" for name, source in wanted.items() if name not in stored]
+    unused = [name for name in stored if name not in wanted and not names.excuses(name)]
+    faults = _list("parameters have no tensor", missing) + _list("tensors have no use", unused)
+    if faults:
+        raise CheckpointError(
+            f"{checkpoint.folder} does not hold the model that its config.json describes:\n{faults}"
+            "check that config.json and weights belong together"
+        )
+    for name, source in wanted.items():
+        info = stored[name]
+        if info.shape != source.shape:
+            raise CheckpointError(
+                f"{info.file} holds {name} of shape {list(info.shape)}; {source.path} needs "
+                f"{list(source.shape)} by config.json"
+            )
+        if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
+            raise CheckpointError(
+                f"{info.file} holds {name} as {info.dtype}, a quantised form that this family does not read"
+            )
+
+
+def _list(what: str, names: Sequence[str], most: int = 8) -> str:
+    if not names:
+        return ""
+    shown = [*names[:most], *([f"and {len(names) - most} more"] if len(names) > most else [])]
+    return f"  {len(names)} {what}:\n" + "".join(f"    {name}\n" for name in shown)
