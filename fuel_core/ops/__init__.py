@@ -3,7 +3,7 @@
 Importing this package registers them.
 """
 
-from fuel_core.ops.attend import attend
+from fuel_core.ops.cached import attend
 from fuel_core.ops.one_shot import attend_one_shot
 from fuel_core.ops.precision import at_least_float32
 

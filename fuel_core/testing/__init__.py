@@ -1,0 +1,17 @@
+"""The conformance kit: what every model family must hold, as tests over its tiny configs.
+
+A family's test file is a class::
+
+    from fuel_core.testing import Conformance
+
+    class TestQwen2(Conformance):
+        family = "qwen2"
+
+Run with pytest; the kit needs ``pip install fuel-core[testing]``.
+"""
+
+from fuel_core.testing.case import Case
+from fuel_core.testing.conformance import Conformance
+from fuel_core.testing.recording import RecordingBackend
+
+__all__ = ["Case", "Conformance", "RecordingBackend"]

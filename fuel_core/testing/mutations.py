@@ -1,0 +1,217 @@
+"""Faults of the core that a family's tests must see, in every family that uses the part.
+
+Each is applied with monkeypatch to the one function that owns what it breaks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fuel_core.blocks.linear
+import fuel_core.blocks.mlp
+import fuel_core.blocks.norm
+import fuel_core.decode.buffers
+import fuel_core.ops.cached
+from fuel_core.blocks.linear import Linear
+from fuel_core.cache import Cache
+from fuel_core.decode.backends.eager import EagerStep
+from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.plans.rope import Layout, RopeVariant
+from fuel_core.plans.scaling import YarnScaling
+from fuel_core.rotary import RopeRows, RopeTable
+from fuel_core.step import StepInputs
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class CoreMutation:
+    """One fault.
+
+    Attributes:
+        name: what is broken.
+        patch: breaks it.
+        uses: whether a model uses the part, so that its tests must see the fault.
+    """
+
+    name: str
+    patch: Patch
+    uses: Callable[[ModelPlan], bool] = lambda plan: True
+
+
+def _has_window(plan: ModelPlan) -> bool:
+    return any(window is not None for window in plan.mask.windows)
+
+
+def _has_rope(plan: ModelPlan) -> bool:
+    return bool(plan.rope.variants)
+
+
+def _has_yarn(plan: ModelPlan) -> bool:
+    return any(isinstance(variant.scaling, YarnScaling) for variant in plan.rope.variants)
+
+
+def _groups(plan: ModelPlan) -> bool:
+    heads = [(getattr(p.mixer, "query_heads", 1), getattr(p.mixer, "kv_heads", 1)) for p in plan.layers]
+    return any(1 < kv < queries for queries, kv in heads)
+
+
+def _has_bias(plan: ModelPlan) -> bool:
+    return any(getattr(part.mixer, "qkv_bias", False) for part in plan.layers)
+
+
+def _swap_cos_and_sin(patch: pytest.MonkeyPatch) -> None:
+    rows = RopeTable.rows
+
+    def swapped(self: RopeTable, positions: Tensor, regime: Tensor) -> RopeRows:
+        right = rows(self, positions, regime)
+        return replace(right, cos=right.sin, sin=right.cos)
+
+    patch.setattr(RopeTable, "rows", swapped)
+
+
+def _double_the_base(patch: pytest.MonkeyPatch) -> None:
+    frequencies = RopeVariant.inverse_frequencies
+    patch.setattr(
+        RopeVariant, "inverse_frequencies", lambda self: frequencies(replace(self, base=2 * self.base))
+    )
+
+
+def _pair_neighbours(patch: pytest.MonkeyPatch) -> None:
+    rows = RopeTable.rows
+    layouts: dict[Layout, Layout] = {"half": "interleaved", "interleaved": "half"}
+
+    def paired_otherwise(self: RopeTable, positions: Tensor, regime: Tensor) -> RopeRows:
+        right = rows(self, positions, regime)
+        return replace(right, layout=layouts[right.layout])
+
+    patch.setattr(RopeTable, "rows", paired_otherwise)
+
+
+def _widen_windows(patch: pytest.MonkeyPatch) -> None:
+    def off_by_one(query: Any, window: Any) -> Any:
+        return query - window
+
+    patch.setattr(fuel_core.ops.cached, "first_visible", off_by_one)
+    patch.setattr("fuel_core.plans.mask.first_visible", off_by_one)
+
+
+def _let_the_range_ignore_windows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fuel_core.ops.cached, "first_visible", lambda query, window: 0)
+
+
+def _write_at_zero(patch: pytest.MonkeyPatch) -> None:
+    right = fuel_core.ops.cached.attend
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, *rest: Any) -> Tensor:
+        rows, positions = rest[0], rest[1]
+        out = right(q, k, v, k_pool, v_pool, *rest)
+        if positions.shape[1] == 1:
+            for pool, new in ((k_pool, k), (v_pool, v)):
+                pool[rows, :, positions[:, 0]] = 0
+                pool[rows, :, 0] = new[:, 0].to(pool.dtype)
+        return out
+
+    patch.setattr("fuel_core.step.attend", attend)
+
+
+def _read_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    right = fuel_core.ops.cached._attend_row
+
+    def attend_row(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        if len(q) > 1:
+            return right(q, k, v, *rest)
+        tail = torch.zeros_like(k[:, :1])
+        return right(q, torch.cat((k, tail), 1), torch.cat((v, tail), 1), *rest)
+
+    patch.setattr(fuel_core.ops.cached, "_attend_row", attend_row)
+
+
+def _deal_heads_round_robin(patch: pytest.MonkeyPatch) -> None:
+    right = fuel_core.ops.cached._attend_row
+
+    def attend_row(q: Tensor, k: Tensor, *rest: Any) -> Tensor:
+        tokens, heads, dim = q.shape
+        dealt = q.view(tokens, -1, len(k), dim).transpose(1, 2).reshape(tokens, heads, dim)
+        return right(dealt, k, *rest)
+
+    patch.setattr(fuel_core.ops.cached, "_attend_row", attend_row)
+
+
+def _forget(name: str) -> Patch:
+    """A rebind that leaves one of the four tensors as the plan found it."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = fuel_core.decode.buffers.rebind
+
+        def rebind(buffers: StepInputs, *rest: Any) -> None:
+            kept = getattr(buffers, name).clone()
+            right(buffers, *rest)
+            getattr(buffers, name).copy_(kept)
+
+        monkeypatch.setattr("fuel_core.decode.session.rebind", rebind)
+
+    return patch
+
+
+def _answer_from_the_old_pool(patch: pytest.MonkeyPatch) -> None:
+    bind = EagerStep.bind
+
+    def once(self: EagerStep, *args: Any) -> int:
+        return 0 if hasattr(self, "buffers") else bind(self, *args)
+
+    patch.setattr(EagerStep, "bind", once)
+
+
+def _never_advance(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Cache, "advance", lambda self, ids: None)
+
+
+def _drop_biases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Linear, "forward", lambda self, x: fuel_core.blocks.linear.project(x, self.weight))
+
+
+def _skip_norm_weights(patch: pytest.MonkeyPatch) -> None:
+    norm = fuel_core.blocks.norm.RMSNorm
+    right = norm.forward
+    patch.setattr(norm, "forward", lambda self, x: right(self, x) / self.weight)
+
+
+def _swap_gate_and_up(patch: pytest.MonkeyPatch) -> None:
+    mlp = fuel_core.blocks.mlp.GatedMLP
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        up, gate = self.gate_up(x).chunk(2, dim=-1)
+        y: Tensor = self.down(self.activation(gate) * up)
+        return y
+
+    patch.setattr(mlp, "forward", forward)
+
+
+def _forget_the_magnitude(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(YarnScaling, "magnitudes", property(lambda self: (1.0,)))
+
+
+CORE_MUTATIONS = (
+    CoreMutation("cos and sin swapped", _swap_cos_and_sin, _has_rope),
+    CoreMutation("rope base doubled", _double_the_base, _has_rope),
+    CoreMutation("rope pairs of the other layout", _pair_neighbours, _has_rope),
+    CoreMutation("yarn magnitude forgotten", _forget_the_magnitude, _has_yarn),
+    CoreMutation("windows one token too wide", _widen_windows, _has_window),
+    CoreMutation("decode ignores windows", _let_the_range_ignore_windows, _has_window),
+    CoreMutation("slab written at offset 0", _write_at_zero),
+    CoreMutation("one key too many is read", _read_one_too_many),
+    CoreMutation("query heads dealt to groups in turn", _deal_heads_round_robin, _groups),
+    CoreMutation("rebind forgets the token", _forget("token_ids_BT")),
+    CoreMutation("rebind forgets the position", _forget("positions_BT")),
+    CoreMutation("rebind forgets the row", _forget("rows_B")),
+    CoreMutation("a foreign pool is not bound", _answer_from_the_old_pool),
+    CoreMutation("the cache never advances", _never_advance),
+    CoreMutation("biases dropped", _drop_biases, _has_bias),
+    CoreMutation("norm weights skipped", _skip_norm_weights),
+    CoreMutation("gate and up swapped", _swap_gate_and_up),
+)

@@ -1,0 +1,52 @@
+"""A backend for tests: runs as the eager one does, records, and fails when told to."""
+
+from torch import Tensor
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.cache import CachePool
+from fuel_core.decode.backends.eager import EagerStep
+from fuel_core.step import StepInputs
+
+
+class RecordingBackend:
+    """Records what the driver asks for.
+
+    Attributes:
+        events: ``"plan"``, ``"bind"`` and ``"replay"`` in the order they came.
+        failures: replay number (from 1) -> the exception that it raises.
+        addresses: of the static input buffers, at each replay.
+    """
+
+    name = "recording"
+
+    def __init__(self, failures: dict[int, Exception] | None = None) -> None:
+        self.events: list[str] = []
+        self.failures = failures or {}
+        self.addresses: list[tuple[int, ...]] = []
+
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> "_RecordedStep":
+        self.events.append("plan")
+        return _RecordedStep(self, decoder, pool, inputs)
+
+
+class _RecordedStep(EagerStep):
+    def __init__(
+        self, backend: RecordingBackend, decoder: Decoder, pool: CachePool, inputs: StepInputs
+    ) -> None:
+        self.backend = backend
+        self.inputs = inputs
+        super().bind(decoder, pool)
+
+    def bind(self, decoder: Decoder, pool: CachePool) -> int:
+        self.backend.events.append("bind")
+        return super().bind(decoder, pool)
+
+    def replay(self) -> Tensor:
+        backend, inputs = self.backend, self.inputs
+        backend.events.append("replay")
+        tensors = (inputs.token_ids_BT, inputs.positions_BT, inputs.rows_B, inputs.rope_regime_B)
+        backend.addresses.append(tuple(tensor.data_ptr() for tensor in tensors))
+        failure = backend.failures.get(backend.events.count("replay"))
+        if failure is not None:
+            raise failure
+        return super().replay()
