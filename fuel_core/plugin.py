@@ -9,7 +9,7 @@ A plugin is a module named by an entry point in the group ``fuel``. It implement
         return [FamilyCard(name="qwen2", ..., definition="fuel_qwen.qwen2:QWEN2")]
 
 The module that holds the hook must import neither torch nor pydantic: it is imported by
-``fuel --help``. Everything heavy stands behind ``definition`` and is imported on first use.
+``fuel families``. Everything heavy stands behind ``definition`` and is imported on first use.
 """
 
 import re
@@ -63,16 +63,20 @@ class FamilyCard:
     bundled: str | None = None
 
     def __post_init__(self) -> None:
-        self._check("name", self.name, _matches(_NAME, self.name), "lower-case letters, digits and . _ -")
-        self._check("model_types", self.model_types, _strings(self.model_types), "a tuple such as ('llama',)")
-        self._check("model_types", self.model_types, self.model_types != (), "at least one model_type")
-        self._check("aliases", self.aliases, _strings(self.aliases, _NAME), "a tuple of names such as ('qwen',)")
-        self._check("definition", self.definition, _matches(_DEFINITION, self.definition), "'package.module:NAME'")
-        self._check("summary", self.summary, isinstance(self.summary, str), "one line of text")
-        self._check("source", self.source, isinstance(self.source, str), "one line of text")
-        self._check("presets", self.presets, _presets(self.presets), "a mapping such as {'7b': 'org/repository'}")
-        bundled = self.bundled is None or _matches(_BUNDLED, self.bundled)
-        self._check("bundled", self.bundled, bundled, "'package:folder' or None")
+        expected = {
+            "name": (_matches(_NAME, self.name), "lower-case letters, digits and . _ -"),
+            "model_types": (_strings(self.model_types) and self.model_types, "a tuple such as ('llama',)"),
+            "aliases": (_strings(self.aliases, _NAME), "a tuple of names such as ('qwen',)"),
+            "definition": (_matches(_DEFINITION, self.definition), "'package.module:NAME'"),
+            "summary": (isinstance(self.summary, str), "one line of text"),
+            "source": (isinstance(self.source, str), "one line of text"),
+            "presets": (_presets(self.presets), "a mapping such as {'7b': 'organisation/repository'}"),
+            "bundled": (self.bundled is None or _matches(_BUNDLED, self.bundled), "'package:folder' or None"),
+        }
+        for name, (holds, what) in expected.items():
+            if not holds:
+                found = getattr(self, name)
+                raise PluginError(f"FamilyCard {self.name!r}: {name} is {found!r}; expected {what}")
         object.__setattr__(self, "presets", MappingProxyType(dict(self.presets)))
 
     def claims(self) -> tuple[tuple[str, str], ...]:
@@ -82,10 +86,6 @@ class FamilyCard:
             *(("name", name) for name in names),
             *(("model_type", model_type) for model_type in dict.fromkeys(self.model_types)),
         )
-
-    def _check(self, field_name: str, found: object, holds: bool, expected: str) -> None:
-        if not holds:
-            raise PluginError(f"FamilyCard {self.name!r}: {field_name} is {found!r}; expected {expected}")
 
 
 def _matches(pattern: re.Pattern[str], value: object) -> bool:

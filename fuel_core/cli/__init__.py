@@ -1,0 +1,1 @@
+"""The command line. One file a command; only this package prints."""

@@ -1,0 +1,110 @@
+"""The ``fuel`` command: its global options, and how it ends when something goes wrong.
+
+A command is a function in a file of its own, registered below. This module imports all of them
+for ``fuel --help``, so such a file imports torch, or what imports torch, inside its function.
+
+Exit status: 0 done; 1 an error that fuel names (``error: ...`` on stderr); 2 wrong usage;
+130 interrupted.
+"""
+
+import io
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import fuel_core
+from fuel_core.cli.families import families
+from fuel_core.cli.plugins import plugins
+from fuel_core.cli.run import run
+from fuel_core.cli.terminal import decorated, print_notice
+from fuel_core.errors import FuelError, FuelWarning
+
+
+class FrontDoor(TyperGroup):
+    """The group of all commands: one place for errors, warnings and ``--debug``."""
+
+    # Any: the context's class is click's or typer's own copy of it, depending on typer's version.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read ``--debug`` wherever it stands before ``--``: it is wanted when a command has failed."""
+        ours = args[: args.index("--")] if "--" in args else args
+        if "--debug" in ours:
+            args = ["--debug", *(arg for arg in ours if arg != "--debug"), *args[len(ours) :]]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; show a FuelError as one message unless ``--debug`` asks for its traceback."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _showing_ours_as_notices(warnings.showwarning)
+            try:
+                return super().invoke(ctx)
+            except FuelError as error:
+                if ctx.params["debug"]:
+                    raise
+                print_notice("error", str(error), "red")
+                raise typer.Exit(1) from error
+
+
+_EXAMPLES = (
+    "Examples:",
+    'fuel run qwen2 "In the beginning"',
+    "fuel families",
+    "fuel plugins --json",
+)
+
+app = typer.Typer(
+    name="fuel",
+    cls=FrontDoor,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="\n\n".join(_EXAMPLES),
+)
+app.command()(families)
+app.command()(plugins)
+app.command()(run)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fuel {fuel_core.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fuel(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="FUEL_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Run open-weight language models that pip-installed plugins describe."""
+
+
+def _showing_ours_as_notices(show: Callable[..., None]) -> Callable[..., None]:
+    """``warnings.showwarning`` in which a FuelWarning, which is for the user, names no line of code."""
+
+    def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, FuelWarning):
+            print_notice("warning", str(message), "yellow")
+        else:
+            show(message, category, *place, **more)
+
+    return show_warning
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
+    if not decorated(sys.stdout):
+        app.rich_markup_mode = None
+    app(prog_name="fuel")
