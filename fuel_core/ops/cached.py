@@ -65,12 +65,6 @@ def attend(
     return out_BTHD
 
 
-@torch.library.register_fake("fuel::attend")
-def _attend_shape(q: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(q)
-
-
-@torch.library.impl("fuel::attend", "CompositeExplicitAutograd")
 def attend_reference(
     q: Tensor,
     k_new: Tensor,
@@ -106,7 +100,6 @@ def attend_reference(
     return torch.matmul(weights.to(q.dtype), values_B1GCD).reshape(q.shape)
 
 
-@torch.library.impl("fuel::attend", "CPU")
 def attend_cpu(
     q: Tensor,
     k_new: Tensor,
@@ -174,3 +167,12 @@ def _cap(scores: Tensor, softcap: float | None) -> Tensor:
 def _softmax(scores: Tensor) -> Tensor:
     """Softmax over keys in at least float32."""
     return torch.softmax(at_least_float32(scores), dim=-1)
+
+
+def _attend_shape(q: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(q)
+
+
+torch.library.impl("fuel::attend", "CompositeExplicitAutograd", attend_reference)
+torch.library.impl("fuel::attend", "CPU", attend_cpu)
+torch.library.register_fake("fuel::attend", _attend_shape)
