@@ -1,23 +1,86 @@
 """``load``: from a reference to a model, nothing in the checkpoint ever executed."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from fuel_core.config import Fate, read_json_object
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.config import FamilyConfig, Fate, Ledger, read_json_object
 from fuel_core.errors import ConfigError, FuelWarning
 from fuel_core.family import Family
 from fuel_core.model import LanguageModel, family_options
+from fuel_core.plans.model_plan import ModelPlan, Numerics
 from fuel_core.reference import Bundled, Folder, HubRepo, Preset
 from fuel_core.registry import Registry
 from fuel_core.weights.checkpoint import Checkpoint
-from fuel_core.weights.hub import download
+from fuel_core.weights.hub import CONFIG_FILE, download
 from fuel_core.weights.load import fit_names, load_weights, settle_head
 from fuel_core.weights.numerics import dtype_of, resolve_numerics
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigReading:
+    """A config.json as an installed family reads it: all that is decided before a weight file is opened.
+
+    Attributes:
+        path: the file.
+        raw: its content.
+        family, config, options: who read it, what was read, and with which choices.
+        ledger: what became of each key.
+        plan: the model; its numerics are not resolved yet.
+    """
+
+    path: Path
+    raw: Mapping[str, Any]
+    family: Family
+    config: FamilyConfig
+    options: Any
+    ledger: Ledger
+    plan: ModelPlan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: the keys that are passed over, and how the others were read."""
+        refused = self.ledger.of(Fate.REFUSED)
+        return (*(f"{entry.key} is passed over: {entry.reason}" for entry in refused), *self.plan.notes)
+
+    def with_head(self, *, tied: bool) -> "ConfigReading":
+        """The same reading once the weight files have settled whether head and embeddings are one."""
+        if tied == self.config.tie_word_embeddings:
+            return self
+        config = self.config.model_copy(update={"tie_word_embeddings": tied})
+        return replace(self, config=config, plan=self.family.plan(config, self.options))
+
+    def numerics(
+        self,
+        *,
+        dtype: str | torch.dtype | None,
+        cache_dtype: str | torch.dtype | None,
+        stored: torch.dtype,
+        device: torch.device,
+    ) -> Numerics:
+        """The dtypes of this model; ``stored`` is that of the weights, for a config that states none.
+
+        Raises:
+            RequestError: an unknown dtype.
+        """
+        return resolve_numerics(
+            requested=None if dtype is None else dtype_of(dtype),
+            config=self.config.stored_dtype,
+            stored=stored,
+            cache=None if cache_dtype is None else dtype_of(cache_dtype),
+            device=device,
+        )
+
+    def build(self, numerics: Numerics) -> Decoder:
+        """The model on the meta device: every parameter's shape, and no memory."""
+        with torch.device("meta"):
+            return self.family.build(self.config, self.plan.with_numerics(numerics))
 
 
 def load(
@@ -49,60 +112,87 @@ def load(
     """
     start = perf_counter()
     registry = Registry.discover() if registry is None else registry
-    folder = locate(registry, ref)
-    raw = read_json_object(folder / "config.json")
-    family = family_of(registry, raw, folder)
-    config, ledger = family.config.read(
-        raw, source=str(folder / "config.json"), allow_unknown_keys=allow_unknown_keys
+    folder = locate(registry, ref, fetch=download)
+    reading = read_config(
+        registry, folder / CONFIG_FILE, options=options, allow_unknown_keys=allow_unknown_keys
     )
-    for entry in ledger.of(Fate.REFUSED):
-        _warn(f"{folder / 'config.json'}: {entry.key} is passed over: {entry.reason}")
 
     checkpoint = Checkpoint.open(folder)
     names, tied = settle_head(
-        fit_names(family.weights, checkpoint.tensors), checkpoint, config.tie_word_embeddings
+        fit_names(reading.family.weights, checkpoint.tensors), checkpoint, reading.config.tie_word_embeddings
     )
-    config = config.model_copy(update={"tie_word_embeddings": tied})
-    chosen = family_options(family, options)
-    plan = family.plan(config, chosen)
-    for note in plan.notes:
-        _warn(f"{folder / 'config.json'}: {note}")
+    reading = reading.with_head(tied=tied)
+    for note in reading.notes:
+        warnings.warn(f"{reading.path}: {note}", FuelWarning, stacklevel=2)
 
-    on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    numerics = resolve_numerics(
-        requested=None if dtype is None else dtype_of(dtype),
-        config=config.stored_dtype,
-        stored=next(iter(checkpoint.tensors.values())).dtype,
-        cache=None if cache_dtype is None else dtype_of(cache_dtype),
+    on = default_device() if device is None else torch.device(device)
+    numerics = reading.numerics(
+        dtype=dtype,
+        cache_dtype=cache_dtype,
+        # the largest tensor: norms and biases are often stored wider than the matrices
+        stored=max(checkpoint.tensors.values(), key=lambda info: info.nbytes).dtype,
         device=on,
     )
-    with torch.device("meta"):
-        decoder = family.build(config, plan.with_numerics(numerics))
+    decoder = reading.build(numerics)
     load_weights(decoder, checkpoint, names, on)
     return LanguageModel(
-        family=family,
-        config=config,
-        options=chosen,
+        family=reading.family,
+        config=reading.config,
+        options=reading.options,
         decoder=decoder.eval(),
         folder=folder,
-        raw_config=raw,
-        ledger=ledger,
+        raw_config=reading.raw,
+        ledger=reading.ledger,
         load_s=perf_counter() - start,
     )
 
 
-def locate(registry: Registry, ref: str | Path) -> Path:
-    """The folder that a reference names, downloaded if need be."""
+def read_config(
+    registry: Registry,
+    path: Path,
+    *,
+    options: Mapping[str, Any] | None = None,
+    allow_unknown_keys: bool = False,
+) -> ConfigReading:
+    """Read a config.json and plan its model; nothing beside that file is opened.
+
+    Raises:
+        UnknownFamily, FamilyClash, PluginError: no usable plugin reads it.
+        ConfigError: it is missing, damaged or not understood.
+        RequestError: an unknown option.
+    """
+    raw = read_json_object(path)
+    family = family_of(registry, raw, path)
+    config, ledger = family.config.read(raw, source=str(path), allow_unknown_keys=allow_unknown_keys)
+    chosen = family_options(family, options)
+    return ConfigReading(
+        path=path,
+        raw=raw,
+        family=family,
+        config=config,
+        options=chosen,
+        ledger=ledger,
+        plan=family.plan(config, chosen),
+    )
+
+
+def default_device() -> torch.device:
+    """The first CUDA device, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def locate(registry: Registry, ref: str | Path, *, fetch: Callable[[str], Path]) -> Path:
+    """The folder that a reference names; ``fetch`` is asked for that of a hub repository."""
     match registry.resolve(ref):
         case Bundled(card=card):
             return registry.bundled_folder(card)
         case Folder(path=path):
             return path
         case Preset(repo=repo) | HubRepo(repo=repo):
-            return download(repo)
+            return fetch(repo)
 
 
-def family_of(registry: Registry, raw: Mapping[str, Any], folder: Path) -> Family:
+def family_of(registry: Registry, raw: Mapping[str, Any], path: Path) -> Family:
     """The family that reads a config.json: its ``model_type`` alone decides.
 
     Raises:
@@ -111,11 +201,5 @@ def family_of(registry: Registry, raw: Mapping[str, Any], folder: Path) -> Famil
     """
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or not model_type:
-        raise ConfigError(
-            f"{folder / 'config.json'} has model_type {model_type!r}; it must name the model's architecture"
-        )
+        raise ConfigError(f"{path} has model_type {model_type!r}; it must name the model's architecture")
     return registry.definition(registry.card_for_model_type(model_type))
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, FuelWarning, stacklevel=3)

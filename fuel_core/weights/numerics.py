@@ -42,7 +42,7 @@ def resolve_numerics(
     Args:
         requested: the user's choice, which wins.
         config: the config's own statement, which beats ``stored``.
-        stored: the dtype of the checkpoint's embedding table.
+        stored: the dtype of the checkpoint's matrices.
         cache: the user's choice for the cache; None lets it follow the weights.
         device: where the model will run.
     """

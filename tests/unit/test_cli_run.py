@@ -1,0 +1,107 @@
+"""``fuel run``: what it prints, and how it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fuel_core.cli.app import app
+
+runner = CliRunner()
+
+
+def fuel(*arguments: object) -> tuple[int, str, str]:
+    result = runner.invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_streams_text_and_ends_with_a_line_of_speed(checkpoint: Callable[..., Path]) -> None:
+    status, out, err = fuel("run", checkpoint(), "Hello", "--max-tokens", 8, "--strict")
+    assert status == 0
+    assert out.endswith("\n")
+    assert "[8 tokens (length)" in err
+    assert "tokens/s" in err
+    assert "plans 1]" in err
+
+
+def test_json_is_the_whole_result(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    status, out, _ = fuel("run", folder, "Hello", "--max-tokens", 8, "--json")
+    result = json.loads(out)
+    assert status == 0
+    assert set(result) >= {"text", "token_ids", "finish_reason", "timings", "counters"}
+    assert len(result["token_ids"]) == 8
+    assert result["counters"]["plans"] == 1
+    assert fuel("run", folder, "Hello", "--max-tokens", 8)[1].rstrip("\n") == result["text"].rstrip("\n")
+
+
+def test_a_seed_repeats(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    arguments = ("run", folder, "Hello", "--max-tokens", 16, "--temperature", 3, "--json", "--seed")
+    first, again, other = (json.loads(fuel(*arguments, seed)[1])["token_ids"] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_the_prompt_may_come_from_standard_input(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    arguments = ["run", str(folder), "-", "--max-tokens", "4", "--json"]
+    piped = json.loads(runner.invoke(app, arguments, input="Hello").stdout)
+    assert (
+        piped["token_ids"]
+        == json.loads(fuel("run", folder, "Hello", "--max-tokens", 4, "--json")[1])["token_ids"]
+    )
+
+
+Break = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    ("breakage", "named"),
+    [
+        (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
+        (lambda f: (f / "config.json").write_text("{no json"), "no valid JSON"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "fuel-llama"),
+        (lambda f: (f / "config.json").write_text('{"hidden_size": 3}'), "model_type"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs"), "model.safetensors"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),
+            "incomplete or corrupt",
+        ),
+        (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
+    ],
+)
+def test_a_broken_folder_is_one_message(checkpoint: Callable[..., Path], breakage: Break, named: str) -> None:
+    folder = checkpoint()
+    breakage(folder)
+    status, out, err = fuel("run", folder, "Hello")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: ")
+    assert named in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("",), "prompt is empty"),
+        (("Hello", "--max-tokens", 4000), "256 positions"),
+        (("x" * 300, "--max-tokens", 1), "300 tokens"),
+        (("Hello", "--temperature", -1), "temperature is -1"),
+        (("Hello", "--backend", "warp"), "'warp' is unknown"),
+        (("Hello", "--dtype", "int3"), "int3"),
+    ],
+)
+def test_a_bad_request_is_one_message(
+    checkpoint: Callable[..., Path], arguments: tuple[object, ...], named: str
+) -> None:
+    status, _, err = fuel("run", checkpoint(), *arguments)
+    assert status == 1
+    assert named in " ".join(err.split())
+
+
+@pytest.mark.parametrize("arguments", [(), ("Hello", "--max-tokens", "many"), ("Hello", "--max-tokens", 0)])
+def test_wrong_usage_is_status_two(checkpoint: Callable[..., Path], arguments: tuple[object, ...]) -> None:
+    assert fuel("run", checkpoint(), *arguments)[0] == 2

@@ -1,0 +1,252 @@
+"""From checkpoint files to parameters: strict accounting, heads, dtypes, names."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import fuel_core
+from fuel_core.errors import CheckpointError, FuelWarning, RequestError
+
+Edit = Callable[[dict[str, Tensor]], object]
+HEAD, EMBED = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def edit(folder: Path, change: Edit) -> Path:
+    """Change the tensors of a checkpoint in place."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def set_config(folder: Path, **changes: object) -> Path:
+    raw = {**json.loads((folder / "config.json").read_text()), **changes}
+    raw = {key: value for key, value in raw.items() if value != "absent"}
+    (folder / "config.json").write_text(json.dumps(raw))
+    return folder
+
+
+IDS = [[1, 5, 9, 2, 40]]
+
+
+class TestHead:
+    """Every combination of what the config says of tying and what is stored."""
+
+    def test_tied_without_a_head(self, checkpoint: Callable[..., Path]) -> None:
+        model = fuel_core.load(checkpoint("tied"))
+        assert model.decoder.head is None
+
+    def test_tied_with_an_equal_head(self, checkpoint: Callable[..., Path]) -> None:
+        folder = edit(checkpoint("tied"), lambda t: t.update({HEAD: t[EMBED].clone()}))
+        model = fuel_core.load(folder)
+        assert model.decoder.head is None
+
+    def test_tied_with_another_head(self, checkpoint: Callable[..., Path]) -> None:
+        """Silently dropping either tensor gives fluent, wrong text; the stored head is used, and said so."""
+        folder = edit(checkpoint("tied"), lambda t: t.update({HEAD: -t[EMBED]}))
+        with pytest.warns(FuelWarning, match="lm_head.weight differs from model.embed_tokens.weight"):
+            model = fuel_core.load(folder)
+        tied = fuel_core.load(checkpoint("tied"))
+        torch.testing.assert_close(model.forward(IDS), -tied.forward(IDS), atol=0, rtol=0)
+
+    def test_untied_with_a_head(self, checkpoint: Callable[..., Path]) -> None:
+        model = fuel_core.load(checkpoint("dense"))
+        assert model.decoder.head is not None
+        assert model.decoder.head.weight.data_ptr() != model.decoder.embed.weight.data_ptr()
+
+    def test_untied_without_a_head(self, checkpoint: Callable[..., Path]) -> None:
+        """Engines tied it in silence, or started with a random head."""
+        folder = edit(checkpoint("dense"), lambda t: t.pop(HEAD))
+        with pytest.raises(CheckpointError, match=r"no lm_head.weight.*tie_word_embeddings"):
+            fuel_core.load(folder)
+
+    def test_key_absent_means_untied(self, checkpoint: Callable[..., Path]) -> None:
+        model = fuel_core.load(set_config(checkpoint("dense"), tie_word_embeddings="absent"))
+        assert model.decoder.head is not None
+
+    def test_tied_with_the_head_alone(self, checkpoint: Callable[..., Path]) -> None:
+        wanted = fuel_core.load(checkpoint("tied")).forward(IDS)
+        folder = edit(checkpoint("tied"), lambda t: t.update({HEAD: t.pop(EMBED)}))
+        torch.testing.assert_close(fuel_core.load(folder).forward(IDS), wanted, atol=0, rtol=0)
+
+
+class TestAccounting:
+    """Every parameter is filled from the file, every tensor is used or excused by name."""
+
+    def test_a_missing_tensor_is_named(self, checkpoint: Callable[..., Path]) -> None:
+        name = "model.layers.2.mlp.up_proj.weight"
+        folder = edit(checkpoint(), lambda t: t.pop(name))
+        with pytest.raises(CheckpointError, match=f"1 parameters have no tensor:\n *{name}"):
+            fuel_core.load(folder)
+
+    def test_a_misspelt_tensor_is_named_twice(self, checkpoint: Callable[..., Path]) -> None:
+        right, wrong = "model.layers.1.input_layernorm.weight", "model.layers.1.input_norm.weight"
+        folder = edit(checkpoint(), lambda t: t.update({wrong: t.pop(right)}))
+        with pytest.raises(CheckpointError) as caught:
+            fuel_core.load(folder)
+        assert right in str(caught.value)
+        assert wrong in str(caught.value)
+
+    def test_an_unused_bias_is_an_error(self, checkpoint: Callable[..., Path]) -> None:
+        """A bias that is dropped in silence turns text to mojibake. Qwen2 has none on o."""
+        folder = edit(
+            checkpoint(), lambda t: t.update({"model.layers.0.self_attn.o_proj.bias": torch.ones(48)})
+        )
+        with pytest.raises(CheckpointError, match=r"no use:\n *model.layers.0.self_attn.o_proj.bias"):
+            fuel_core.load(folder)
+
+    def test_biases_need_no_key(self, checkpoint: Callable[..., Path]) -> None:
+        """Qwen2's q, k and v biases are part of the family, though config.json never says so."""
+        folder = checkpoint()
+        with_biases = fuel_core.load(folder).forward(IDS)
+        edit(folder, lambda t: [value.zero_() for name, value in t.items() if name.endswith("bias")])
+        assert (fuel_core.load(folder).forward(IDS) - with_biases).abs().max() > 1e-2
+
+    def test_old_rotary_tables_are_excused(self, checkpoint: Callable[..., Path]) -> None:
+        folder = edit(
+            checkpoint(), lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+        )
+        fuel_core.load(folder)
+
+    def test_names_without_the_outer_prefix(self, checkpoint: Callable[..., Path]) -> None:
+        folder = checkpoint()
+        wanted = fuel_core.load(folder).forward(IDS)
+        edit(folder, lambda t: [t.update({k.removeprefix("model."): t.pop(k)}) for k in list(t)])
+        torch.testing.assert_close(fuel_core.load(folder).forward(IDS), wanted, atol=0, rtol=0)
+
+    def test_a_foreign_prefix_is_an_error(self, checkpoint: Callable[..., Path]) -> None:
+        """With a warning only, a library ran a wholly random model."""
+        folder = edit(checkpoint(), lambda t: [t.update({f"net.{k}": t.pop(k)}) for k in list(t)])
+        with pytest.raises(CheckpointError, match="and 43 more"):
+            fuel_core.load(folder)
+
+    def test_a_wrong_shape_names_both(self, checkpoint: Callable[..., Path]) -> None:
+        name = "model.layers.0.self_attn.k_proj.weight"
+        folder = edit(checkpoint(), lambda t: t.update({name: torch.zeros(17, 48)}))
+        with pytest.raises(CheckpointError, match=r"k_proj.weight of shape \[17, 48\].*\[16, 48\]"):
+            fuel_core.load(folder)
+
+    def test_integers_are_no_weights(self, checkpoint: Callable[..., Path]) -> None:
+        name = "model.layers.0.self_attn.k_proj.weight"
+        folder = edit(checkpoint(), lambda t: t.update({name: torch.zeros(16, 48, dtype=torch.int8)}))
+        with pytest.raises(CheckpointError, match="int8, a quantised form"):
+            fuel_core.load(folder)
+
+
+class TestDtype:
+    """One rule: the user's choice, else the config's, else what is stored; the cache follows."""
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"torch_dtype": "bfloat16"},
+            {"dtype": "bfloat16", "torch_dtype": "absent"},
+            {"torch_dtype": "torch.bfloat16"},
+            {"dtype": "bfloat16", "torch_dtype": "bfloat16"},
+            {"torch_dtype": "absent"},
+        ],
+    )
+    def test_spellings_agree(self, checkpoint: Callable[..., Path], keys: dict[str, str]) -> None:
+        folder = set_config(checkpoint(dtype=torch.bfloat16), **keys)
+        model = fuel_core.load(folder)
+        assert model.plan.numerics.weights is torch.bfloat16
+        assert model.plan.numerics.cache is torch.bfloat16
+        assert model.decoder.embed.weight.dtype is torch.bfloat16
+        assert model.cache_pool(rows=1).layers[0].tensors[0].dtype is torch.bfloat16
+        session = model.session(16)
+        session.prefill([1, 2, 3])
+        assert session.step([[4]]).dtype is torch.float32
+
+    def test_norms_and_biases_stay_wide(self, checkpoint: Callable[..., Path]) -> None:
+        decoder = fuel_core.load(checkpoint(dtype=torch.bfloat16)).decoder
+        narrow = {n for n, p in decoder.named_parameters() if p.dtype is torch.bfloat16}
+        assert narrow == {n for n, p in decoder.named_parameters() if p.dim() > 1}
+
+    def test_the_users_choice_wins_and_the_cache_follows(self, checkpoint: Callable[..., Path]) -> None:
+        model = fuel_core.load(checkpoint(dtype=torch.bfloat16), dtype="float32")
+        assert {model.plan.numerics.weights, model.plan.numerics.cache} == {torch.float32}
+        session = model.session(16)
+        found = session.prefill(IDS[0], all_positions=True)
+        torch.testing.assert_close(found, model.forward(IDS)[0], atol=1e-4, rtol=0)
+
+    def test_a_cache_dtype_of_its_own(self, checkpoint: Callable[..., Path]) -> None:
+        model = fuel_core.load(checkpoint(), cache_dtype="bfloat16")
+        session = model.session(16)
+        found = session.prefill(IDS[0], all_positions=True)
+        assert session.pool.dtype is torch.bfloat16
+        assert 0 < (found - model.forward(IDS)[0]).abs().max() < 0.5
+
+    def test_activations_on_a_cpu_without_bfloat16(
+        self, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Weights stay as stored, so that memory does not double; only activations are wide."""
+        folder = checkpoint(dtype=torch.bfloat16)
+        for units, activations in (({}, torch.float32), ({"avx512_bf16": True}, torch.bfloat16)):
+            monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: units)
+            model = fuel_core.load(folder)
+            assert model.plan.numerics.activations is activations
+            assert model.decoder.embed.weight.dtype is torch.bfloat16
+            assert model.embed(IDS).dtype is activations
+            wanted = fuel_core.load(folder, dtype="float32").forward(IDS)
+            assert (model.forward(IDS) - wanted).abs().max() < (0.2 if units else 1e-3)
+
+    def test_an_unknown_name_is_refused(self, checkpoint: Callable[..., Path]) -> None:
+        with pytest.raises(RequestError, match="dtype int3 is unknown; known are float64"):
+            fuel_core.load(checkpoint(), dtype="int3")
+        with pytest.raises(fuel_core.FuelError, match="dtype is 'bf17'"):
+            fuel_core.load(set_config(checkpoint(), dtype="bf17", torch_dtype="absent"))
+
+
+def test_shards_in_any_split_load_alike(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """The parts of one fused parameter may lie in several files."""
+    whole = checkpoint("mixed-window")
+    wanted = fuel_core.load(whole).forward(IDS)
+    tensors = load_file(whole / "model.safetensors")
+    (whole / "model.safetensors").unlink()
+    index = {}
+    for shard in range(3):
+        file = f"model-{shard + 1:05}-of-00003.safetensors"
+        part = {name: tensors[name] for name in sorted(tensors)[shard::3]}
+        save_file(part, whole / file)
+        index |= dict.fromkeys(part, file)
+    (whole / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    torch.testing.assert_close(fuel_core.load(whole).forward(IDS), wanted, atol=0, rtol=0)
+
+
+def test_saving_what_was_loaded_gives_the_same_files(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """The rules that fuse tensors at load take them apart again."""
+    folder = checkpoint("mixed-window")
+    fuel_core.load(folder).save(tmp_path / "again")
+    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "again"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "qwen2"
+
+
+def test_refused_keys_that_are_allowed_are_still_named(checkpoint: Callable[..., Path]) -> None:
+    folder = set_config(checkpoint(), rotary_mystery=3)
+    with pytest.raises(fuel_core.FuelError, match=r"rotary_mystery.*\n.*allow_unknown_keys=True"):
+        fuel_core.load(folder)
+    with pytest.warns(FuelWarning, match="rotary_mystery is passed over"):
+        fuel_core.load(folder, allow_unknown_keys=True)
+
+
+def test_notes_of_the_plan_are_warnings(checkpoint: Callable[..., Path]) -> None:
+    folder = set_config(checkpoint(), rope_theta="absent")
+    with pytest.warns(
+        FuelWarning, match=r"rope_theta is absent: 1e\+06 is used \(transformers would take 1e4"
+    ):
+        fuel_core.load(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FuelWarning)
+        ours, theirs = (
+            fuel_core.load(folder, options=options).forward(IDS)
+            for options in (None, {"absent_rope_theta": 1e4})
+        )
+    assert (ours - theirs).abs().max() > 1e-3
