@@ -4,7 +4,7 @@ Letters: B rows, T new tokens, M model width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +138,3 @@ class Decoder(nn.Module):
         positions = torch.arange(start_pos, start_pos + tokens, device=x.device).expand(batch, tokens)
         regime = torch.full((batch,), self.plan.rope.regime(start_pos + tokens), device=x.device)
         return self.run(x, Step.one_shot(self.plan, self.tables, positions, regime, mask))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        logits: Tensor = super().__call__(*args, **kwargs)
-        return logits
