@@ -88,9 +88,8 @@ class Sampler:
             return best
         ids_K, scores_K = survivors(logits_V, self.sampling)
         mass_K = scores_K.double().softmax(-1).cumsum(-1)
-        total = mass_K[-1].item()
-        drawn = torch.rand((), generator=self._generator, dtype=torch.float64).item() * total
-        drawn = min(drawn, math.nextafter(total, 0.0))  # the product may round up to the total
+        # Below the total mass even after rounding: the number is at most 1 - 2**-53.
+        drawn = torch.rand((), generator=self._generator, dtype=torch.float64).item() * mass_K[-1].item()
         return int(ids_K[torch.searchsorted(mass_K, drawn, right=True)])
 
 
@@ -104,13 +103,9 @@ def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor,
     """
     if sampling.temperature == 0:
         raise RequestError("temperature 0 takes the most probable token; nothing is drawn")
-    logits_V = logits_V.to(torch.float32)
-    temperature = max(sampling.temperature, _SMALLEST_TEMPERATURE)
-    scores = logits_V / temperature
-    if not scores.max().isfinite():
-        # With the maximum at 0 nothing overflows. Not done always: it rounds otherwise than
-        # transformers, and in a large vocabulary the last bit decides where top-p cuts.
-        scores = (logits_V - logits_V.max()) / temperature
+    scores = logits_V.to(torch.float32)
+    # With the maximum at 0 no temperature overflows: the best token keeps 0, the others sink to -inf.
+    scores = (scores - scores.max()) / max(sampling.temperature, _SMALLEST_TEMPERATURE)
     ids = torch.arange(len(scores), device=scores.device)
     if 0 < sampling.top_k < len(scores):
         kept = scores >= scores.topk(sampling.top_k).values[-1]

@@ -8,7 +8,7 @@ loader's strict accounting sees it; one name in two shards is an error, whicheve
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from types import MappingProxyType
 from typing import Self
 
@@ -53,7 +53,7 @@ class Checkpoint:
             placement: Mapping[str, Path] = {}
             paths = [folder / SINGLE_FILE]
         elif (folder / INDEX_FILE).is_file():
-            placement = _read_index(folder)
+            placement = read_index(folder)
             paths = sorted(set(placement.values()))
             _refuse_missing_shards(folder, paths)
         else:
@@ -78,8 +78,12 @@ class Checkpoint:
                     yield name, shard.tensor(name)
 
 
-def _read_index(folder: Path) -> dict[str, Path]:
-    """Return tensor name -> shard path, as the index says."""
+def read_index(folder: Path) -> dict[str, Path]:
+    """Return tensor name -> shard path, as the index of a folder says.
+
+    Raises:
+        CheckpointError: it is damaged, or names a file outside of the folder.
+    """
     path = folder / INDEX_FILE
     try:
         placement = read_json_object(path).get("weight_map")
@@ -91,8 +95,8 @@ def _read_index(folder: Path) -> dict[str, Path]:
         if not isinstance(file, str) or not file:
             raise CheckpointError(f"{path} puts tensor {name!r} in {file!r}, which is no file name")
         # A checkpoint must not make us read outside of its folder. Resolved paths would not do: the
-        # hub's cache is made of links that point out of it.
-        if PurePosixPath(file).is_absolute() or PureWindowsPath(file).anchor or ".." in Path(file).parts:
+        # hub's cache is made of links that point out of it. Windows' anchors include POSIX's root.
+        if PureWindowsPath(file).anchor or ".." in PureWindowsPath(file).parts:
             raise CheckpointError(
                 f"{path} puts tensor {name!r} in {file!r}, which lies outside of the folder; "
                 "an index may only name files in its own folder"
