@@ -1,4 +1,4 @@
-"""A loaded model: forward passes, decode sessions, text.
+"""A loaded model: forward passes and decode sessions; see ``generate.generation`` for text.
 
 Letters: B sequences, T tokens, M model width, V vocabulary.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
@@ -18,22 +19,18 @@ from fuel_core.config import FamilyConfig, Ledger
 from fuel_core.decode import Backend, DecodeSession, backend_named
 from fuel_core.errors import CapacityError, GeometryError, RequestError
 from fuel_core.family import Family
-from fuel_core.generate.completion import Completion, CompletionStream
-from fuel_core.generate.loop import generate_tokens
-from fuel_core.generate.sampling import Sampler, Sampling
+from fuel_core.generate.generation import Generation
 from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.tokenizer import Tokenizer
 from fuel_core.weights.save import save_checkpoint
 
-DEFAULT_MAX_TOKENS = 128
-
 
 def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
-    """The options of a family with the user's choices.
+    """The options of a family with the user's choices, which may be spelt as text (``"1e4"``).
 
     Raises:
-        RequestError: the family has no such option.
+        RequestError: the family has no such option, or not this choice.
     """
     known = [field.name for field in fields(family.options)]
     unknown = sorted(set(chosen or {}) - set(known))
@@ -41,11 +38,18 @@ def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
         raise RequestError(
             f"{family.name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
         )
-    return family.options(**(chosen or {}))
+    try:
+        return TypeAdapter(family.options).validate_python(dict(chosen or {}))
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))} is {fault['input']!r}: {fault['msg']}"
+            for fault in error.errors(include_url=False)
+        ]
+        raise RequestError(f"{family.name} cannot use these options: {'; '.join(faults)}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class LanguageModel:
+class LanguageModel(Generation):
     """A model of an installed family with its weights.
 
     Attributes:
@@ -224,70 +228,6 @@ class LanguageModel:
             dtype=self.plan.numerics.cache,
             device=self.device,
         )
-
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        backend: str | Backend = "eager",
-        strict: bool = False,
-    ) -> CompletionStream:
-        """Continue a prompt; iterate over the result for its text, piece by piece.
-
-        Args:
-            prompt: text, or token ids.
-            max_tokens: at most this many tokens; by default 128 or what the context leaves.
-            sampling: how tokens are chosen; by default the most probable one.
-            backend, strict: as for :meth:`session`.
-
-        Raises:
-            RequestError: an empty prompt or no token to generate.
-            CapacityError: prompt and ``max_tokens`` together exceed the model's positions.
-            TokenizerError: the checkpoint has no tokenizer.
-        """
-        ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        if not ids:
-            raise RequestError("the prompt is empty: a continuation needs at least one token")
-        limit = self.plan.position_limit
-        if max_tokens is None:
-            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, limit - len(ids)))
-        if max_tokens < 1:
-            raise RequestError(f"max_tokens is {max_tokens}; at least 1 is expected")
-        if len(ids) + max_tokens > limit:
-            raise CapacityError(
-                f"{self.family.name}: a prompt of {len(ids)} tokens and {max_tokens} new ones exceed the "
-                f"{limit} positions that this model has"
-            )
-        session = self.session(len(ids) + max_tokens, backend=backend, strict=strict)
-        tokens = generate_tokens(
-            session,
-            session.caches[0],
-            ids,
-            Sampler(sampling or Sampling()),
-            max_tokens=max_tokens,
-            stop_token_ids=self.stop_token_ids,
-        )
-        return CompletionStream(
-            tokens, self.tokenizer.detokenizer(), session, ids, self.stop_token_ids, self.load_s
-        )
-
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int | None = None,
-        sampling: Sampling | None = None,
-        backend: str | Backend = "eager",
-        strict: bool = False,
-    ) -> Completion:
-        """Continue a prompt and return the whole result; arguments as for :meth:`stream`."""
-        stream = self.stream(prompt, max_tokens=max_tokens, sampling=sampling, backend=backend, strict=strict)
-        for _ in stream:
-            pass
-        assert stream.completion is not None
-        return stream.completion
 
     # Variants and files.
 

@@ -1,57 +1,193 @@
-"""``fuel run``: continue a prompt on the terminal."""
+"""``fuel run``: continue a prompt on the terminal, or a file of prompts."""
 
 import json
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fuel_core.cli.progress import progress_bars
+from fuel_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from fuel_core.generate.completion import Completion
+    from fuel_core.generate.settings import GenerationSettings
+    from fuel_core.model import LanguageModel
+
+SAMPLING, STOPPING, LOADING, RUNNING = "Choosing tokens", "Ending", "Loading", "Running"
 
 
 def run(
     ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
-    prompt: Annotated[str, typer.Argument(help="The text to continue; - reads standard input.")],
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Generate at most this many tokens. [default: 128]")
+    prompt: Annotated[
+        str | None, typer.Argument(help="The text to continue; - reads standard input.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(help="0 takes the most probable token, 1 samples as the model says.")
+        float,
+        typer.Option(
+            help="0 takes the most probable token, 1 samples as the model says.", rich_help_panel=SAMPLING
+        ),
     ] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Sample from the k most probable tokens; 0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample from the smallest set of this mass; 1 is off.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
+    top_k: Annotated[
+        int, typer.Option(help="Keep the k most probable tokens; 0 is off.", rich_help_panel=SAMPLING)
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the smallest set of this mass; 1 is off.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    min_p: Annotated[
+        float,
+        typer.Option(help="Keep tokens of this share of the best one; 0 is off.", rich_help_panel=SAMPLING),
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1 against what prompt and text hold.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken from tokens of the text so far.", rich_help_panel=SAMPLING)
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Likewise, times their number.", rich_help_panel=SAMPLING)
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes sampling repeatable.", rich_help_panel=SAMPLING)
     ] = None,
-    backend: Annotated[str, typer.Option(help="How the planned step runs.")] = "eager",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail rather than plan a second time.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
-    allow_unknown_keys: Annotated[
-        bool, typer.Option("--allow-unknown-keys", help="Load a config.json with keys nobody understands.")
+    n: Annotated[int, typer.Option(min=1, help="Continuations.", rich_help_panel=SAMPLING)] = 1,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="At most this many tokens. [default: 128]", rich_help_panel=STOPPING),
+    ] = None,
+    min_tokens: Annotated[
+        int, typer.Option(min=0, help="No end token before this many.", rich_help_panel=STOPPING)
+    ] = 0,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End at this text; may be repeated.", rich_help_panel=STOPPING),
+    ] = None,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on at the model's end tokens.", rich_help_panel=STOPPING),
     ] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the hub. [default: main]", rich_help_panel=LOADING),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Dtype of the weights. [default: as the checkpoint says]", rich_help_panel=LOADING),
+    ] = None,
+    allow_unknown_keys: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unknown-keys",
+            help="Load a config.json with keys nobody understands.",
+            rich_help_panel=LOADING,
+        ),
+    ] = False,
+    backend: Annotated[
+        str, typer.Option(help="How the planned step runs.", rich_help_panel=RUNNING)
+    ] = "eager",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail rather than plan twice.", rich_help_panel=RUNNING)
+    ] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Sequences that run at a time.", rich_help_panel=RUNNING)
+    ] = 8,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --json: log-probabilities, with this many alternatives.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole result as JSON.", rich_help_panel=RUNNING)
+    ] = False,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help='Continue a file of lines {"prompt": "..."}.', rich_help_panel=RUNNING),
+    ] = None,
+    output_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="Where its answers go; goes on where it stopped.", rich_help_panel=RUNNING
+        ),
+    ] = None,
 ) -> None:
     """Continue a prompt with a model.
 
     The text streams to standard output; one line of speed ends it on standard error.
     """
+    if (prompt is None) == (input_file is None):
+        raise typer.BadParameter("give either a prompt or --input FILE", param_hint="PROMPT")
+    if (input_file is None) != (output_file is None):
+        raise typer.BadParameter("--input and --output go together", param_hint="--output")
     from fuel_core.generate.sampling import Sampling
+    from fuel_core.generate.settings import GenerationSettings
     from fuel_core.loading import load
 
-    if prompt == "-":
-        prompt = sys.stdin.read()
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    model = load(ref, dtype=dtype, allow_unknown_keys=allow_unknown_keys)
-    stream = model.stream(prompt, max_tokens=max_tokens, sampling=sampling, backend=backend, strict=strict)
+    settings = GenerationSettings(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        sampling=Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+        ),
+        stop=stop or (),
+        ignore_eos=ignore_eos,
+        n=n,
+        logprobs=logprobs,
+    )
+    with progress_bars() as progress:
+        model = load(
+            ref, dtype=dtype, allow_unknown_keys=allow_unknown_keys, revision=revision, progress=progress
+        )
+    if input_file is not None and output_file is not None:
+        from fuel_core.cli.prompts_file import continue_file
+
+        continue_file(model, input_file, output_file, settings, batch=batch, backend=backend, strict=strict)
+        return
+    text = sys.stdin.read() if prompt == "-" else prompt
+    assert text is not None
+    if not text:
+        raise RequestError("the prompt is empty: a continuation needs at least one token")
+    if as_json or n > 1:
+        _print_result(
+            model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0], as_json
+        )
+    else:
+        _stream(model, text, settings, backend, strict)
+
+
+def _stream(
+    model: "LanguageModel", text: str, settings: "GenerationSettings", backend: str, strict: bool
+) -> None:
+    stream = model.stream(text, settings, backend=backend, strict=strict)
     for piece in stream:
-        if not as_json:
-            typer.echo(piece, nl=False)
-            sys.stdout.flush()
-    completion = stream.completion
-    assert completion is not None
+        typer.echo(piece, nl=False)
+        sys.stdout.flush()
+    assert stream.completion is not None
+    typer.echo()
+    _print_speed(stream.completion)
+
+
+def _print_result(completion: "Completion", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(completion.as_dict(), indent=2, ensure_ascii=False))
         return
-    typer.echo()
-    timings, tokens = completion.timings, len(completion.token_ids)
+    for number, choice in enumerate(completion.choices, start=1):
+        typer.echo(f"[{number}] {choice.text}")
+    _print_speed(completion)
+
+
+def _print_speed(completion: "Completion") -> None:
+    timings, tokens = completion.timings, sum(len(choice.token_ids) for choice in completion.choices)
     speed = "" if timings.tokens_per_s is None else f", {timings.tokens_per_s:.0f} tokens/s"
     typer.echo(
         f"[{tokens} tokens ({completion.finish_reason}){speed}; first after {timings.first_token_ms:.0f} ms; "

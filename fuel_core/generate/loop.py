@@ -1,35 +1,45 @@
-"""The generation loop: prefill, then one planned step a token."""
+"""The generation loop: prompts are prefilled row by row, then every row takes one planned step.
 
-from collections.abc import Collection, Generator, Sequence
-from typing import Literal
+A row that ends gives its place to the next prompt; there is no padding.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from fuel_core.cache import Cache
 from fuel_core.decode import DecodeSession
-from fuel_core.generate.sampling import Sampler
-
-FinishReason = Literal["stop", "length"]
+from fuel_core.generate.sequence import SequenceState
 
 
-def generate_tokens(
-    session: DecodeSession,
-    cache: Cache,
-    prompt: Sequence[int],
-    sampler: Sampler,
-    *,
-    max_tokens: int,
-    stop_token_ids: Collection[int],
-) -> Generator[int, None, FinishReason]:
-    """Yield generated token ids, a stop token included, and return why it ended.
+def run_sequences(
+    session: DecodeSession, sequences: Sequence[SequenceState]
+) -> Iterator[tuple[SequenceState, str]]:
+    """Run sequences to their ends, as many at a time as the session has rows.
 
-    The last token is not fed back: the cache then holds the prompt and all tokens before it.
+    Yields:
+        A sequence and the text that became final with its newest token, after each token.
+
+    The last token of a sequence is not fed back. Sequences do not influence each other.
     """
-    logits_V = session.prefill(prompt, cache)
-    for count in range(1, max_tokens + 1):
+    waiting = list(reversed(sequences))
+    free = list(reversed(session.caches))
+    running: list[tuple[SequenceState, Cache]] = []
+
+    def accept(sequence: SequenceState, logits_V: torch.Tensor) -> str:
         with session.phases.measure("sample"):
-            token = sampler(logits_V)
-        yield token
-        if token in stop_token_ids:
-            return "stop"
-        if count < max_tokens:
-            logits_V = session.step([[token]], (cache,))[0]
-    return "length"
+            return sequence.accept(logits_V)
+
+    while waiting or running:
+        while waiting and free:
+            sequence, cache = waiting.pop(), free.pop()
+            cache.reset()
+            running.append((sequence, cache))
+            yield sequence, accept(sequence, session.prefill(sequence.prompt, cache))
+        free += [cache for sequence, cache in running if sequence.finish_reason]
+        running = [(sequence, cache) for sequence, cache in running if not sequence.finish_reason]
+        if running and not (waiting and free):
+            caches = tuple(cache for _, cache in running)
+            logits_BV = session.step([[sequence.token_ids[-1]] for sequence, _ in running], caches)
+            for (sequence, _), logits_V in zip(running, logits_BV, strict=True):
+                yield sequence, accept(sequence, logits_V)

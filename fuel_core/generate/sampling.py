@@ -3,15 +3,19 @@
 Letters: V vocabulary, K tokens that survive the filters.
 
 Source: the order and the kept sets are those of the logits warpers of transformers 5.23:
-temperature, top-k, top-p.
+temperature, top-k, top-p, min-p. Penalties come before them; see ``penalties``.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from fuel_core.errors import GeometryError, RequestError
+
+_CHOICE_STRIDE = 0x9E3779B97F4A7C15
+"""Odd, so that no two choices share a seed; large, so that neighbouring seeds do not meet (2**64 / phi)."""
 
 _SMALLEST_TEMPERATURE = torch.finfo(torch.float32).tiny
 
@@ -25,6 +29,12 @@ class Sampling:
         top_k: keep the k most probable tokens and those tied with the last; 0 keeps all.
         top_p: keep the smallest set of most probable tokens that holds this mass; 1.0 keeps all.
             0 is refused: it asks for what ``temperature=0`` says plainly.
+        min_p: keep the tokens of at least this share of the best one's probability; 0 keeps all.
+        repetition_penalty: divides the positive logits of tokens of prompt and continuation, multiplies
+            the negative ones; 1 is off.
+        presence_penalty: taken from the logit of each token generated so far; 0 is off.
+        frequency_penalty: likewise, times how often it was generated.
+        logit_bias: token id -> what is added to its logit.
         seed: fixes the choices of a request; None draws a fresh seed for each.
 
     Raises:
@@ -34,6 +44,11 @@ class Sampling:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -49,6 +64,21 @@ class Sampling:
                 f"top_p is {self.top_p!r}; expected a number in (0, 1] (1 keeps all tokens; for the most "
                 "probable alone say temperature=0)"
             )
+        if not _is_number(self.min_p) or not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p is {self.min_p!r}; expected a number in [0, 1] (0 keeps all tokens)")
+        if not _is_number(self.repetition_penalty) or not 0 < self.repetition_penalty < math.inf:
+            raise RequestError(
+                f"repetition_penalty is {self.repetition_penalty!r}; expected a number > 0 (1 is off)"
+            )
+        for name, value in (
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ):
+            if not _is_number(value) or not math.isfinite(value):
+                raise RequestError(f"{name} is {value!r}; expected a finite number (0 is off)")
+        for token, bias in self.logit_bias.items():
+            if not _is_integer(token) or token < 0 or not _is_number(bias) or math.isnan(bias):
+                raise RequestError(f"logit_bias gives {token!r} {bias!r}; expected a token id and a number")
         if self.seed is not None and not (_is_integer(self.seed) and 0 <= self.seed < 2**64):
             raise RequestError(f"seed is {self.seed!r}; expected None or an integer in 0..2**64-1")
 
@@ -60,13 +90,14 @@ class Sampler:
     They are drawn on the CPU, one per token, so that one seed gives one stream on every device.
     """
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, choice: int = 0) -> None:
+        """``choice`` counts the continuations of one prompt: each has a stream of its own."""
         self.sampling = sampling
         self._generator = torch.Generator()
         if sampling.seed is None:
             self._generator.seed()
         else:
-            self._generator.manual_seed(sampling.seed)
+            self._generator.manual_seed((sampling.seed + choice * _CHOICE_STRIDE) % 2**64)
 
     def __call__(self, logits_V: torch.Tensor) -> int:
         """Return the id of the chosen token; of equal maxima, greedy choice takes the lowest id.
@@ -115,6 +146,9 @@ def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor,
         kept = ascending.softmax(-1).cumsum(-1) > 1 - sampling.top_p
         kept[-1] = True
         ids, scores = ids[order[kept]], ascending[kept]
+    if sampling.min_p > 0:
+        kept = scores.exp() >= sampling.min_p  # the best score is 0
+        ids, scores = ids[kept], scores[kept]
     return ids, scores
 
 

@@ -10,6 +10,7 @@ import fuel_core
 from fuel_core import LanguageModel
 from fuel_core.errors import CapacityError, GeometryError, RequestError
 from fuel_core.generate.sampling import Sampling
+from fuel_core.generate.settings import GenerationSettings
 
 IDS = [[3, 1, 4, 1, 5, 9, 2, 6]]
 
@@ -121,6 +122,13 @@ class TestOptions:
         assert (model.forward(IDS) - last.forward(IDS)).abs().max() > 1e-3
         assert last.decoder.embed.weight is model.decoder.embed.weight
 
+    def test_two_spellings_of_no_window_are_one_model(self, checkpoint: Callable[..., Path]) -> None:
+        """Windows switched off, and windows switched on for the first 0 layers."""
+        off = fuel_core.load(checkpoint(use_sliding_window=False, sliding_window=3))
+        with pytest.warns(fuel_core.FuelWarning, match="none slide"):
+            none = fuel_core.load(checkpoint(use_sliding_window=True, sliding_window=3, max_window_layers=0))
+        assert torch.equal(off.forward(IDS), none.forward(IDS))
+
     def test_an_unknown_option_names_the_known(self, model: LanguageModel) -> None:
         with pytest.raises(RequestError, match="no option windows; it has window_layers, absent_rope_theta"):
             model.with_options(windows=1)
@@ -150,8 +158,8 @@ class TestGenerate:
 
     def test_a_seed_repeats_and_differs_from_another(self, model: LanguageModel) -> None:
         def run(seed: int) -> tuple[int, ...]:
-            sampling = Sampling(temperature=2.0, seed=seed)
-            return model.generate([1, 2, 3], max_tokens=24, sampling=sampling).token_ids
+            settings = GenerationSettings(max_tokens=24, sampling=Sampling(temperature=2.0, seed=seed))
+            return model.generate([1, 2, 3], settings).token_ids
 
         assert run(7) == run(7)
         assert run(7) != run(8)

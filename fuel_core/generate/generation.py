@@ -1,0 +1,228 @@
+"""Continuing prompts: what every model with a tokenizer and a decode session can do."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from time import sleep
+from typing import Any, cast, overload
+
+from fuel_core.decode import Backend, DecodeSession
+from fuel_core.errors import CapacityError, RequestError
+from fuel_core.generate.completion import Completion
+from fuel_core.generate.run import GenerationRun, TextStream
+from fuel_core.generate.sequence import Stopping
+from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
+from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+DEFAULT_BATCH = 8
+"""Rows that run at a time when many prompts are given."""
+
+
+class Generation(ABC):
+    """Generation over a plan, a tokenizer and decode sessions."""
+
+    load_s: float
+
+    @property
+    @abstractmethod
+    def plan(self) -> ModelPlan: ...
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    @abstractmethod
+    def stop_token_ids(self) -> frozenset[int]: ...
+
+    @abstractmethod
+    def session(
+        self, capacity: int | None = None, batch: int = 1, *, backend: str | Backend, strict: bool
+    ) -> DecodeSession: ...
+
+    def run(
+        self,
+        prompts: Sequence[Prompt],
+        settings: GenerationSettings | None = None,
+        *,
+        batch: int = DEFAULT_BATCH,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> GenerationRun:
+        """Continue many prompts; iterate over the result for pieces of text as they become final.
+
+        Args:
+            settings: of every prompt.
+            batch: sequences that run at a time; a prompt that ends gives its place to the next.
+            backend: how the planned step runs.
+            strict: planning a batch size a second time raises ReplanError.
+
+        Raises:
+            RequestError: no prompt, an empty one, or settings that contradict each other.
+            CapacityError: a prompt and its ``max_tokens`` together exceed the model's positions.
+            TokenizerError: the checkpoint has no tokenizer.
+
+        Nothing has run when one of these is raised.
+        """
+        settings = settings or GenerationSettings()
+        if not prompts:
+            raise RequestError("there is no prompt to continue")
+        if batch < 1:
+            raise RequestError(f"batch is {batch}; at least one row is expected")
+        tokens = [
+            self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts
+        ]
+        stopping = [self._stopping(prompt, settings) for prompt in tokens]
+        capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
+        rows = min(batch, len(prompts) * settings.n)
+        session = self.session(capacity, rows, backend=backend, strict=strict)
+        return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
+
+    def _stopping(self, prompt: Sequence[int], settings: GenerationSettings) -> Stopping:
+        if not prompt:
+            raise RequestError("the prompt is empty: a continuation needs at least one token")
+        limit = self.plan.position_limit
+        max_tokens = settings.max_tokens
+        if max_tokens is None:
+            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, limit - len(prompt)))
+        if len(prompt) + max_tokens > limit:
+            raise CapacityError(
+                f"{self.plan.family}: a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the "
+                f"{limit} positions that this model has"
+            )
+        own = frozenset() if settings.ignore_eos else self.stop_token_ids
+        return Stopping(
+            max_tokens=max_tokens,
+            min_tokens=settings.min_tokens,
+            token_ids=own | frozenset(settings.stop_token_ids),
+            strings=tuple(settings.stop),
+        )
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # text is a sequence of text; the first wins
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+        batch: int = DEFAULT_BATCH,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> Completion | list[Completion]:
+        """Continue a prompt, or a list of prompts in batches; results in the order of the prompts.
+
+        Args:
+            prompt: text or token ids; or a list of such.
+            max_tokens: overrides that of ``settings``.
+            settings, batch, backend, strict, and what is raised: as for :meth:`run`.
+        """
+        prompts, single = _as_list(prompt)
+        settings = _with_max_tokens(settings, max_tokens)
+        completions = self.run(prompts, settings, batch=batch, backend=backend, strict=strict).finish()
+        return completions[0] if single else completions
+
+    def stream(
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+        backend: str | Backend = "eager",
+        strict: bool = False,
+    ) -> TextStream:
+        """Continue one prompt once; iterate over the result for its text, piece by piece.
+
+        For several prompts or continuations iterate over :meth:`run`.
+
+        Raises:
+            RequestError: ``settings.n`` is not 1; else as :meth:`run`.
+        """
+        settings = _with_max_tokens(settings, max_tokens)
+        if settings.n != 1:
+            raise RequestError(f"a stream is one continuation, n is {settings.n}; iterate over run() instead")
+        return TextStream(self.run([prompt], settings, backend=backend, strict=strict))
+
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Completion:
+        """As :meth:`generate` for one prompt, off the event loop; ends within a token when cancelled."""
+        settings = _with_max_tokens(settings, max_tokens)
+        run = self.run([prompt], settings)
+        async for _ in _off_loop(run):
+            pass
+        return run.completions[0]
+
+    async def astream(
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> AsyncIterator[str]:
+        """As :meth:`stream`, off the event loop; ends within a token when cancelled or closed."""
+        run = self.stream(prompt, settings, max_tokens=max_tokens)
+        async for text in _off_loop(run):
+            yield text
+
+
+async def _off_loop(stream: "GenerationRun | TextStream") -> AsyncIterator[Any]:
+    """Iterate in a worker thread, one step at a time; close the stream when the consumer is gone."""
+    steps = iter(stream)
+    done = object()
+    try:
+        while (item := await asyncio.to_thread(next, steps, done)) is not done:
+            yield item
+    finally:
+        # a step that a cancelled wait has left running ends before its generator can be closed
+        await asyncio.shield(asyncio.to_thread(_close, stream))
+
+
+def _close(stream: GenerationRun | TextStream) -> None:
+    while True:
+        try:
+            return stream.close()
+        except ValueError:  # "generator already executing"
+            sleep(0.001)
+
+
+def _as_list(prompt: Prompt | Sequence[Prompt]) -> tuple[Sequence[Prompt], bool]:
+    """The prompts, and whether it was a single one: text, or a sequence of ids."""
+    if isinstance(prompt, str) or all(isinstance(part, int) for part in prompt):
+        return [cast(Prompt, prompt)], True
+    return cast(Sequence[Prompt], prompt), False
+
+
+def _with_max_tokens(settings: GenerationSettings | None, max_tokens: int | None) -> GenerationSettings:
+    settings = settings or GenerationSettings()
+    return settings if max_tokens is None else replace(settings, max_tokens=max_tokens)

@@ -1,0 +1,48 @@
+"""What a caller asks of a generation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fuel_core.errors import RequestError
+from fuel_core.generate.sampling import Sampling
+from fuel_core.generate.sequence import LogitsProcessor
+
+DEFAULT_MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """How prompts are continued.
+
+    Attributes:
+        max_tokens: at most this many tokens; None for 128 or what the context leaves.
+        min_tokens: no stop token is chosen before this many.
+        sampling: how tokens are chosen; by default the most probable one.
+        stop: texts that end a continuation and are left out of it.
+        stop_token_ids: tokens that end a continuation, beside the model's own.
+        ignore_eos: go on at the model's own end tokens; ``stop_token_ids`` still end it.
+        n: continuations of each prompt, each with a random stream of its own.
+        logprobs: record each token's log-probability and those of this many best alternatives.
+        processors: called in turn before sampling with the logits, the prompt and what was generated.
+
+    Raises:
+        RequestError: a value is out of its range.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+    processors: Sequence[LogitsProcessor] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            raise RequestError(f"stop is the string {self.stop!r}; expected a list of strings")
+        if self.n < 1:
+            raise RequestError(f"n is {self.n}; at least one continuation is expected")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise RequestError(f"logprobs is {self.logprobs}; expected None or a number of alternatives")
