@@ -192,7 +192,7 @@ class Cache:
         self.version += 1
 
     def truncate(self, length: int) -> None:
-        """Forget the tokens from ``length`` on, in place.
+        """Forget the tokens from ``length`` on, in place: no buffer moves.
 
         Raises:
             RequestError: the row holds fewer tokens.

@@ -22,6 +22,7 @@ from fuel_core.family import Family
 from fuel_core.generate.generation import Generation
 from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer
 from fuel_core.weights.save import save_checkpoint
 
@@ -86,6 +87,15 @@ class LanguageModel(Generation):
             TokenizerError: its files are missing or unreadable.
         """
         return Tokenizer.from_folder(self.folder)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The checkpoint's chat template, read on first use.
+
+        Raises:
+            RequestError: it has none.
+        """
+        return ChatTemplate.from_folder(self.folder)
 
     @cached_property
     def stop_token_ids(self) -> frozenset[int]:

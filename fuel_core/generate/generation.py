@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from time import sleep
 from typing import Any, cast, overload
@@ -14,10 +14,14 @@ from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sequence import Stopping
 from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
 from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
+
+Message = Mapping[str, Any]
+"""One turn of a conversation: ``role``, ``content`` and what else a template reads."""
 
 DEFAULT_BATCH = 8
 """Rows that run at a time when many prompts are given."""
@@ -38,6 +42,10 @@ class Generation(ABC):
 
     @property
     @abstractmethod
+    def chat_template(self) -> ChatTemplate: ...
+
+    @property
+    @abstractmethod
     def stop_token_ids(self) -> frozenset[int]: ...
 
     @abstractmethod
@@ -53,11 +61,14 @@ class Generation(ABC):
         batch: int = DEFAULT_BATCH,
         backend: str | Backend = "eager",
         strict: bool = False,
+        session: DecodeSession | None = None,
     ) -> GenerationRun:
         """Continue many prompts; iterate over the result for pieces of text as they become final.
 
         Args:
             settings: of every prompt.
+            session: run in this session, whose rows keep what they hold of a prompt, instead of a new
+                one; ``batch``, ``backend`` and ``strict`` are the session's then.
             batch: sequences that run at a time; a prompt that ends gives its place to the next.
             backend: how the planned step runs.
             strict: planning a batch size a second time raises ReplanError.
@@ -78,6 +89,10 @@ class Generation(ABC):
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts
         ]
         stopping = [self._stopping(prompt, settings) for prompt in tokens]
+        if session is not None:
+            return GenerationRun(
+                session, self.tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
+            )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
         rows = min(batch, len(prompts) * settings.n)
         session = self.session(capacity, rows, backend=backend, strict=strict)
@@ -156,6 +171,7 @@ class Generation(ABC):
         max_tokens: int | None = None,
         backend: str | Backend = "eager",
         strict: bool = False,
+        session: DecodeSession | None = None,
     ) -> TextStream:
         """Continue one prompt once; iterate over the result for its text, piece by piece.
 
@@ -167,7 +183,55 @@ class Generation(ABC):
         settings = _with_max_tokens(settings, max_tokens)
         if settings.n != 1:
             raise RequestError(f"a stream is one continuation, n is {settings.n}; iterate over run() instead")
-        return TextStream(self.run([prompt], settings, backend=backend, strict=strict))
+        return TextStream(self.run([prompt], settings, backend=backend, strict=strict, session=session))
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+    ) -> list[int]:
+        """The token ids of a conversation, by the checkpoint's own template.
+
+        ``chat_template.encode`` takes everything else that a template may ask for.
+
+        Raises:
+            RequestError: the checkpoint has no template, the messages are ill-formed, or the template
+                refuses them.
+        """
+        return self.chat_template.encode(
+            self.tokenizer,
+            messages,
+            tools=tools,
+            documents=documents,
+            continue_final_message=continue_final_message,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        settings: GenerationSettings | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
+    ) -> Completion:
+        """Answer a conversation: :meth:`generate` from its :meth:`chat_prompt`."""
+        return self.generate(self.chat_prompt(messages, tools=tools), settings, max_tokens=max_tokens)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        settings: GenerationSettings | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
+        session: DecodeSession | None = None,
+    ) -> TextStream:
+        """Answer a conversation: :meth:`stream` from its :meth:`chat_prompt`."""
+        prompt = self.chat_prompt(messages, tools=tools)
+        return self.stream(prompt, settings, max_tokens=max_tokens, session=session)
 
     async def agenerate(
         self,

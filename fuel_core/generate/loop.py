@@ -13,9 +13,13 @@ from fuel_core.generate.sequence import SequenceState
 
 
 def run_sequences(
-    session: DecodeSession, sequences: Sequence[SequenceState]
+    session: DecodeSession, sequences: Sequence[SequenceState], *, keep_prefix: bool = False
 ) -> Iterator[tuple[SequenceState, str]]:
     """Run sequences to their ends, as many at a time as the session has rows.
+
+    Args:
+        keep_prefix: let a row keep what it holds of a prompt from before. The logits are those of a
+            fresh row up to rounding, since they were computed in other chunks.
 
     Yields:
         A sequence and the text that became final with its newest token, after each token.
@@ -33,9 +37,9 @@ def run_sequences(
     while waiting or running:
         while waiting and free:
             sequence, cache = waiting.pop(), free.pop()
-            cache.reset()
+            cache.truncate(_shared(cache.token_ids, sequence.prompt) if keep_prefix else 0)
             running.append((sequence, cache))
-            yield sequence, accept(sequence, session.prefill(sequence.prompt, cache))
+            yield sequence, accept(sequence, session.prefill(sequence.prompt[cache.length :], cache))
         free += [cache for sequence, cache in running if sequence.finish_reason]
         running = [(sequence, cache) for sequence, cache in running if not sequence.finish_reason]
         if running and not (waiting and free):
@@ -43,3 +47,9 @@ def run_sequences(
             logits_BV = session.step([[sequence.token_ids[-1]] for sequence, _ in running], caches)
             for (sequence, _), logits_V in zip(running, logits_BV, strict=True):
                 yield sequence, accept(sequence, logits_V)
+
+
+def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:
+    """Tokens of a prompt that a row holds already; the last is always run, for its logits."""
+    longest = min(len(held), len(prompt) - 1)
+    return next((n for n in range(longest) if held[n] != prompt[n]), longest)

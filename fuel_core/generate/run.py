@@ -36,6 +36,7 @@ class GenerationRun:
         stopping: one a prompt.
         settings: of all prompts.
         load_s: seconds that the model took to load, for the record.
+        keep_prefix: rows keep what they hold of a prompt; see ``run_sequences``.
 
     Attributes:
         completions: of the prompts that are done, by their number.
@@ -49,9 +50,11 @@ class GenerationRun:
         stopping: Sequence[Stopping],
         settings: GenerationSettings,
         load_s: float,
+        *,
+        keep_prefix: bool = False,
     ) -> None:
         self.completions: dict[int, Completion] = {}
-        self._session, self._load_s = session, load_s
+        self._session, self._load_s, self._keep_prefix = session, load_s, keep_prefix
         self._sequences = [
             [
                 SequenceState(
@@ -89,7 +92,8 @@ class GenerationRun:
             for choice, sequence in enumerate(choices)
         }
         texts: dict[SequenceState, list[str]] = {sequence: [] for sequence in places}
-        for count, (sequence, text) in enumerate(run_sequences(self._session, list(places)), start=1):
+        run = run_sequences(self._session, list(places), keep_prefix=self._keep_prefix)
+        for count, (sequence, text) in enumerate(run, start=1):
             first = perf_counter() if count == 1 else first
             texts[sequence].append(text)
             prompt, choice = places[sequence]

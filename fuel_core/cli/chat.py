@@ -1,0 +1,109 @@
+"""``fuel chat``: a conversation on the terminal."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fuel_core.cli.progress import progress_bars
+from fuel_core.cli.terminal import print_notice
+from fuel_core.errors import FuelError
+
+if TYPE_CHECKING:
+    from fuel_core.generate.chat import Conversation
+
+HELP = """\
+/reset         forget the conversation
+/system TEXT   begin anew with a system message
+/save FILE     write the conversation as JSON
+/help          this list
+A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D ends the program."""
+
+
+def chat(
+    ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
+    system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="At most this many tokens an answer.")] = 512,
+    temperature: Annotated[float, typer.Option(help="0 takes the most probable token.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Sample from the smallest set of this mass.")] = 0.95,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="How the planned step runs.")] = "eager",
+) -> None:
+    """Talk with a model that has a chat template."""
+    from fuel_core.generate.chat import Conversation
+    from fuel_core.generate.sampling import Sampling
+    from fuel_core.generate.settings import GenerationSettings
+    from fuel_core.loading import load
+
+    settings = GenerationSettings(
+        max_tokens=max_tokens, sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed)
+    )
+    with progress_bars() as progress:
+        model = load(ref, dtype=dtype, progress=progress)
+    _ = model.chat_template  # a checkpoint without one is refused before the first question
+    conversation = Conversation(model, settings, system=system, backend=backend)
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  # gives input() its history and line editing
+
+        typer.echo("/help tells the commands.", err=True)
+    while (text := _read()) is not None:
+        try:
+            _command(conversation, text) if text.startswith("/") else _answer(conversation, text)
+        except FuelError as error:
+            print_notice("error", str(error), "red")
+
+
+def _read() -> str | None:
+    """The next message, or None at the end of input; Ctrl-C drops a message that is being written."""
+    prompt = "> " if sys.stdin.isatty() else ""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(prompt if not lines else "  " if prompt else "")
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            typer.echo()
+            lines = []
+            continue
+        lines.append(line.removesuffix("\\"))
+        if not line.endswith("\\") and (text := "\n".join(lines).strip()):
+            return text
+        lines = lines if line.endswith("\\") else []
+
+
+def _answer(conversation: "Conversation", text: str) -> None:
+    answer = conversation.ask(text)
+    try:
+        for piece in answer:
+            typer.echo(piece, nl=False)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        answer.close()  # what was said so far is remembered
+    typer.echo()
+
+
+def _command(conversation: "Conversation", text: str) -> None:
+    name, _, rest = text.partition(" ")
+    match name, rest.strip():
+        case "/reset", "":
+            system = conversation.messages[:1]
+            kept = system[0]["content"] if system and system[0]["role"] == "system" else None
+            conversation.reset(kept)
+        case "/system", message if message:
+            conversation.reset(message)
+        case "/save", file if file:
+            content = json.dumps(conversation.messages, indent=2, ensure_ascii=False) + "\n"
+            try:
+                Path(file).expanduser().write_text(content, encoding="utf-8")
+            except OSError as error:
+                print_notice("error", f"{file} cannot be written: {error}", "red")
+        case "/help", "":
+            typer.echo(HELP, err=True)
+        case _:
+            print_notice("error", f"{text} is no command; /help tells them", "red")

@@ -1,0 +1,147 @@
+"""Conversations: turns that only read what is new, answers that can be stopped, and the terminal."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fuel_core
+from fuel_core import LanguageModel
+from fuel_core.cli.app import app
+from fuel_core.errors import CapacityError, FuelError
+from fuel_core.generate.chat import Conversation
+from fuel_core.generate.settings import GenerationSettings
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+SETTINGS = GenerationSettings(max_tokens=10)
+
+
+@pytest.fixture
+def folder(checkpoint: Callable[..., Path]) -> Path:
+    folder = checkpoint("mixed-window")
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture
+def model(folder: Path) -> LanguageModel:
+    return fuel_core.load(folder, dtype="float64")
+
+
+def rendered(messages: list[dict[str, str]]) -> str:
+    return "".join(f"[{m['role']}]{m['content']}\n" for m in messages) + "[assistant]"
+
+
+def test_chat_is_generation_from_the_rendered_prompt(model: LanguageModel) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    answer = model.chat(messages, SETTINGS)
+    assert answer.prompt_token_ids == tuple(model.tokenizer.encode(rendered(messages)))
+    assert answer.text == model.generate(rendered(messages), SETTINGS).text
+    assert "".join(model.stream_chat(messages, SETTINGS)) == answer.text
+
+
+def test_a_turn_reads_only_what_is_new(model: LanguageModel) -> None:
+    """Each turn is answered as a fresh run would, though its prompt is mostly in the cache already."""
+    conversation = Conversation(model, SETTINGS, system="Be brief.", backend="eager")
+    session = conversation._session
+    for text in ("Hello", "And then?", "Why"):
+        turns = [*conversation.messages, {"role": "user", "content": text}]
+        held = session.caches[0].length
+        prompt = model.tokenizer.encode(rendered(turns))
+        answer = "".join(conversation.ask(text))
+        assert answer == model.generate(prompt, SETTINGS).text
+        assert session.caches[0].token_ids[: len(prompt)] == prompt
+        assert held == 0 or session.counters.plans == 1
+    assert [m["role"] for m in conversation.messages] == ["system", *["user", "assistant"] * 3]
+
+
+def test_the_same_prompt_twice_still_gives_its_answer(model: LanguageModel) -> None:
+    """A prompt that is held whole was answered with nothing, or its last token was written twice."""
+    session = model.session(64)
+    first = model.stream("Hello", SETTINGS, session=session)
+    texts = ["".join(first), "".join(model.stream("Hello", SETTINGS, session=session))]
+    texts.append("".join(model.stream("Hell", SETTINGS, session=session)))
+    assert texts[0] == texts[1] == model.generate("Hello", SETTINGS).text
+    assert texts[2] == model.generate("Hell", SETTINGS).text
+
+
+def test_a_stopped_answer_is_remembered_as_far_as_it_went(model: LanguageModel) -> None:
+    conversation = Conversation(model, SETTINGS, backend="eager")
+    answer = conversation.ask("Hello")
+    said = next(answer) + next(answer)
+    answer.close()
+    assert conversation.messages[-1] == {"role": "assistant", "content": said}
+    assert "".join(conversation.ask("Go on"))
+
+
+def test_a_turn_that_cannot_be_answered_leaves_no_trace(model: LanguageModel) -> None:
+    conversation = Conversation(model, SETTINGS, backend="eager")
+    "".join(conversation.ask("Hello"))
+    before = list(conversation.messages)
+    with pytest.raises(CapacityError):
+        "".join(conversation.ask("x" * 300))
+    assert conversation.messages == before
+    assert "".join(conversation.ask("Hello"))
+
+
+def talk(folder: Path, *lines: str) -> tuple[int, str, str]:
+    arguments = ["chat", str(folder), "--max-tokens", "8", "--temperature", "0"]
+    result = CliRunner().invoke(app, arguments, input="".join(f"{line}\n" for line in lines))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_terminal_talks_saves_and_resets(folder: Path, tmp_path: Path) -> None:
+    saved, after = tmp_path / "saved.json", tmp_path / "after.json"
+    status, out, err = talk(
+        folder, "/system Be brief.", "Hello \\", "there", f"/save {saved}", "/reset", f"/save {after}"
+    )
+    assert (status, err) == (0, "")
+    messages = json.loads(saved.read_text())
+    assert [m["role"] for m in messages] == ["system", "user", "assistant"]
+    assert messages[1]["content"] == "Hello \nthere"
+    assert out == messages[2]["content"] + "\n"
+    assert json.loads(after.read_text()) == messages[:1]
+
+
+def test_errors_do_not_end_the_program(folder: Path, tmp_path: Path) -> None:
+    status, out, err = talk(folder, "x" * 300, "/nonsense", f"/save {tmp_path}", "Hello")
+    assert status == 0
+    assert "256 positions" in " ".join(err.split())
+    assert "/nonsense is no command" in err
+    assert "cannot be written" in err
+    assert out.strip()
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ask, calls = Conversation.ask, []
+
+    def interrupted(self: Conversation, text: str) -> object:
+        for number, piece in enumerate(ask(self, text)):
+            if not calls and number == 2:
+                calls.append(text)
+                raise KeyboardInterrupt
+            yield piece
+
+    monkeypatch.setattr(Conversation, "ask", interrupted)
+    saved = tmp_path / "saved.json"
+    status, _, _ = talk(folder, "Hello", "Again", f"/save {saved}")
+    assert status == 0
+    assert [m["role"] for m in json.loads(saved.read_text())] == ["user", "assistant"] * 2
+
+
+def test_a_checkpoint_without_a_template_is_refused_at_once(checkpoint: Callable[..., Path]) -> None:
+    """Inventing a template gives an answer of a model that was never asked."""
+    folder = checkpoint()
+    status, out, err = talk(folder, "Hello")
+    assert (status, out) == (1, "")
+    assert "chat template" in err
+    with pytest.raises(FuelError, match="chat template"):
+        fuel_core.load(folder).chat([{"role": "user", "content": "x"}])
+    assert fuel_core.load(folder).generate("x", max_tokens=2).text is not None
