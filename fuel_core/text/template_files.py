@@ -6,9 +6,9 @@ Source: transformers 5.23: which file wins, and what counts as a special token.
 from pathlib import Path
 from typing import Any
 
-from fuel_core.config.json_file import read_json_object
-from fuel_core.errors import ConfigError, TokenizerError
+from fuel_core.errors import TokenizerError
 from fuel_core.text.tokenizer import TOKENIZER_CONFIG_FILE
+from fuel_core.text.tokenizer_json import read_if_present
 
 DEFAULT = "default"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -29,7 +29,7 @@ def read_templates(folder: Path) -> dict[str, str]:
     paths = {DEFAULT: folder / TEMPLATE_FILE} | {path.stem: path for path in named}
     templates = {name: _read_text(path) for name, path in paths.items() if path.is_file()}
     config_path = folder / TOKENIZER_CONFIG_FILE
-    return templates or _stated(_read_object(config_path).get("chat_template"), config_path)
+    return templates or _stated(read_if_present(config_path).get("chat_template"), config_path)
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
@@ -38,9 +38,9 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
     Raises:
         TokenizerError: a file is unreadable.
     """
-    config = _read_object(folder / TOKENIZER_CONFIG_FILE)
+    config = read_if_present(folder / TOKENIZER_CONFIG_FILE)
     if "added_tokens_decoder" not in config:
-        config |= _read_object(folder / SPECIAL_TOKENS_FILE)  # older checkpoints; it wins there
+        config |= read_if_present(folder / SPECIAL_TOKENS_FILE)  # older checkpoints; it wins there
     tokens = {key: token for key, token in config.items() if key.endswith("_token")}
     if isinstance(extra := config.get("extra_special_tokens"), dict):
         tokens |= extra
@@ -83,15 +83,6 @@ def _named(entry: Any, path: Path) -> tuple[str, str]:
         f"chat_template of {path} has the entry {entry!r:.200}; an object with strings as `name` and "
         "`template` is expected"
     )
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        return read_json_object(path)
-    except ConfigError as error:
-        raise TokenizerError(str(error)) from error
 
 
 def _read_text(path: Path) -> str:

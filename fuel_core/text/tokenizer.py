@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import tokenizers
 
-from fuel_core.config.json_file import read_json_object
-from fuel_core.errors import ConfigError, RequestError, TokenizerError
+from fuel_core.errors import RequestError, TokenizerError
 from fuel_core.text.detokenizer import Detokenizer
 from fuel_core.text.spelling import read_spelling
+from fuel_core.text.tokenizer_json import read_if_present
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -61,7 +61,7 @@ class Tokenizer:
                 f"{path} cannot be read: {error}; incomplete or corrupt download?"
             ) from error
         config_path = folder / TOKENIZER_CONFIG_FILE
-        config = _read_config(config_path) if config_path.exists() else {}
+        config = read_if_present(config_path)
         eos_token_ids: frozenset[int] = frozenset()
         eos_token = _content(config.get("eos_token"), f"eos_token of {config_path}")
         if eos_token is not None:
@@ -111,13 +111,6 @@ class Tokenizer:
             token_of=self._backend.id_to_token,
             skipped=self._special_ids if skip_special_tokens else frozenset(),
         )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(path)
-    except ConfigError as error:
-        raise TokenizerError(str(error)) from error
 
 
 def _content(token: Any, source: str) -> str | None:
