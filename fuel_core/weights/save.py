@@ -44,5 +44,8 @@ def save_checkpoint(
 def _replace(path: Path, write: Any) -> None:
     """Write beside ``path`` and move into place, so that a cut never leaves half a file."""
     partial = path.with_name(path.name + ".partial")
+    partial.touch()
+    rights = partial.stat().st_mode
     write(partial)
+    partial.chmod(rights)  # those of new files here: safetensors' own are the owner's alone
     os.replace(partial, path)

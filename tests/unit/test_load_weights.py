@@ -197,8 +197,9 @@ class TestDtype:
             assert (model.forward(IDS) - wanted).abs().max() < (0.2 if units else 1e-3)
 
     def test_an_unknown_name_is_refused(self, checkpoint: Callable[..., Path]) -> None:
-        with pytest.raises(RequestError, match="dtype int3 is unknown; known are float64"):
-            fuel_core.load(checkpoint(), dtype="int3")
+        for argument in ("dtype", "cache_dtype"):
+            with pytest.raises(RequestError, match="dtype int3 is unknown; known are float64"):
+                fuel_core.load(checkpoint(), **{argument: "int3"})
         with pytest.raises(fuel_core.FuelError, match="dtype is 'bf17'"):
             fuel_core.load(set_config(checkpoint(), dtype="bf17", torch_dtype="absent"))
 
@@ -229,6 +230,18 @@ def test_saving_what_was_loaded_gives_the_same_files(checkpoint: Callable[..., P
     assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "qwen2"
 
 
+def test_a_checkpoint_is_stored_under_the_published_names(checkpoint: Callable[..., Path]) -> None:
+    """Qwen2's: biases on q, k and v, none on o; every tool that reads its checkpoints knows these."""
+    parts = [
+        *("input_layernorm.weight", "post_attention_layernorm.weight", "self_attn.o_proj.weight"),
+        *(f"self_attn.{part}_proj.{kind}" for part in "qkv" for kind in ("weight", "bias")),
+        *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+    ]
+    layers = {f"model.layers.{layer}.{part}" for layer in range(4) for part in parts}
+    stored = load_file(checkpoint() / "model.safetensors").keys()
+    assert stored == layers | {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+
+
 def test_refused_keys_that_are_allowed_are_still_named(checkpoint: Callable[..., Path]) -> None:
     folder = set_config(checkpoint(), rotary_mystery=3)
     with pytest.raises(fuel_core.FuelError, match=r"rotary_mystery.*\n.*allow_unknown_keys=True"):
@@ -250,3 +263,11 @@ def test_notes_of_the_plan_are_warnings(checkpoint: Callable[..., Path]) -> None
             for options in (None, {"absent_rope_theta": 1e4})
         )
     assert (ours - theirs).abs().max() > 1e-3
+
+
+def test_saved_files_have_the_rights_of_new_files(checkpoint: Callable[..., Path]) -> None:
+    """Weights that only their owner may read make a wheel that only root can use."""
+    folder = checkpoint()
+    beside = folder / "new"
+    beside.touch()
+    assert {path.stat().st_mode for path in folder.iterdir()} == {beside.stat().st_mode}
