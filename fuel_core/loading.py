@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,16 +12,17 @@ import torch
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.config import FamilyConfig, Fate, Ledger, read_json_object
-from fuel_core.errors import ConfigError, FuelWarning
+from fuel_core.errors import ConfigError, FuelWarning, RequestError
 from fuel_core.family import Family
 from fuel_core.model import LanguageModel, family_options
 from fuel_core.plans.model_plan import ModelPlan, Numerics
-from fuel_core.reference import Bundled, Folder, HubRepo, Preset
+from fuel_core.reference import Bundled, HubRepo, Preset
 from fuel_core.registry import Registry
 from fuel_core.weights.checkpoint import Checkpoint
 from fuel_core.weights.hub import CONFIG_FILE, download
 from fuel_core.weights.load import fit_names, load_weights, settle_head
 from fuel_core.weights.numerics import dtype_of, resolve_numerics
+from fuel_core.weights.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,11 @@ def load(
     options: Mapping[str, Any] | None = None,
     allow_unknown_keys: bool = False,
     registry: Registry | None = None,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    progress: Progress | None = None,
 ) -> LanguageModel:
     """Load a model.
 
@@ -104,15 +111,25 @@ def load(
         options: what the family lets a user choose.
         allow_unknown_keys: load although config.json holds keys that nothing understands.
         registry: the plugins to use; by default those installed.
+        revision: the branch, tag or commit of a hub repository; by default its branch ``main``.
+        cache_dir: where files of the hub are kept; by default the cache that all users of
+            huggingface_hub share (``HF_HUB_CACHE``).
+        token: whom the hub takes us for; by default who is logged in, False for nobody.
+        local_files_only: never ask the hub, as ``HF_HUB_OFFLINE=1`` does.
+        progress: told of a download's bytes.
 
     Raises:
         UnknownFamily, FamilyClash, PluginError: no usable plugin reads this.
-        ConfigError, CheckpointError: a file is missing, damaged or not understood.
-        RequestError: an unknown dtype or option.
+        ConfigError, CheckpointError: a file is missing, damaged or not understood, or the hub does not
+            give it.
+        RequestError: an unknown dtype or option, or a revision of what is not on the hub.
     """
     start = perf_counter()
     registry = Registry.discover() if registry is None else registry
-    folder = locate(registry, ref, fetch=download)
+    fetch = partial(
+        download, cache_dir=cache_dir, token=token, local_files_only=local_files_only, progress=progress
+    )
+    folder = locate(registry, ref, fetch=fetch, revision=revision)
     reading = read_config(
         registry, folder / CONFIG_FILE, options=options, allow_unknown_keys=allow_unknown_keys
     )
@@ -181,15 +198,24 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def locate(registry: Registry, ref: str | Path, *, fetch: Callable[[str], Path]) -> Path:
-    """The folder that a reference names; ``fetch`` is asked for that of a hub repository."""
-    match registry.resolve(ref):
-        case Bundled(card=card):
-            return registry.bundled_folder(card)
-        case Folder(path=path):
-            return path
-        case Preset(repo=repo) | HubRepo(repo=repo):
-            return fetch(repo)
+def locate(
+    registry: Registry,
+    ref: str | Path,
+    *,
+    fetch: Callable[[str, str | None], Path],
+    revision: str | None = None,
+) -> Path:
+    """The folder that a reference names; ``fetch(repo, revision)`` is asked for that of a hub repository.
+
+    Raises:
+        RequestError: a revision of what is not on the hub.
+    """
+    found = registry.resolve(ref)
+    if isinstance(found, Preset | HubRepo):
+        return fetch(found.repo, revision)
+    if revision is not None:
+        raise RequestError(f"{str(ref)!r} is not on the hub, so it has no revision {revision!r}")
+    return registry.bundled_folder(found.card) if isinstance(found, Bundled) else found.path
 
 
 def family_of(registry: Registry, raw: Mapping[str, Any], path: Path) -> Family:

@@ -17,7 +17,11 @@ import typer
 from typer.core import TyperGroup
 
 import fuel_core
+from fuel_core.cli.chat import chat
+from fuel_core.cli.diff import diff
+from fuel_core.cli.doctor import doctor
 from fuel_core.cli.families import families
+from fuel_core.cli.plan import plan
 from fuel_core.cli.plugins import plugins
 from fuel_core.cli.run import run
 from fuel_core.cli.terminal import decorated, print_notice
@@ -51,6 +55,8 @@ class FrontDoor(TyperGroup):
 _EXAMPLES = (
     "Examples:",
     'fuel run qwen2 "In the beginning"',
+    "fuel chat Qwen/Qwen2.5-0.5B-Instruct",
+    "fuel plan qwen2 --context 1024",
     "fuel families",
     "fuel plugins --json",
 )
@@ -66,7 +72,11 @@ app = typer.Typer(
 )
 app.command()(families)
 app.command()(plugins)
+app.command()(plan)
+app.command()(diff)
+app.command()(doctor)
 app.command()(run)
+app.command()(chat)
 
 
 def _print_version(asked: bool) -> None:

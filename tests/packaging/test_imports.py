@@ -31,6 +31,7 @@ LAYERS = (
     ("decode",),
     ("text", "generate"),
     ("loading", "model"),
+    ("inspection",),
     ("cli", "testing"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

@@ -142,7 +142,7 @@ def test_version() -> None:
 
 def test_shell_completion_knows_the_commands() -> None:
     result = fuel_process(_FUEL_COMPLETE="complete_bash", COMP_WORDS="fuel pl", COMP_CWORD="1")
-    assert result.stdout.split() == ["plugins"]
+    assert sorted(result.stdout.split()) == ["plan", "plugins"]
 
 
 def test_an_interruption_is_status_130_and_silent() -> None:
