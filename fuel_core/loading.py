@@ -116,7 +116,7 @@ def load(
             huggingface_hub share (``HF_HUB_CACHE``).
         token: whom the hub takes us for; by default who is logged in, False for nobody.
         local_files_only: never ask the hub, as ``HF_HUB_OFFLINE=1`` does.
-        progress: told of a download's bytes.
+        progress: told of the bytes of a download, then of loading.
 
     Raises:
         UnknownFamily, FamilyClash, PluginError: no usable plugin reads this.
@@ -151,7 +151,7 @@ def load(
         device=on,
     )
     decoder = reading.build(numerics)
-    load_weights(decoder, checkpoint, names, on)
+    load_weights(decoder, checkpoint, names, on, progress)
     return LanguageModel(
         family=reading.family,
         config=reading.config,

@@ -46,6 +46,7 @@ class Decoder(nn.Module):
         self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=False)
         self.tables = StepTables.of(plan, torch.device("cpu"))
         self.weights = WeightSet()
+        self.register_load_state_dict_post_hook(lambda *_: self.weights_replaced())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Called by ``to``, ``half`` and their like: parameters move, tables follow uncast."""

@@ -81,6 +81,17 @@ def cached_equals_one_shot(case: Case) -> None:
         assert original < TOKENS, f"vacuous: {TOKENS} tokens stay within the original {original}"
 
 
+def rebinding_alone_is_wrong(case: Case) -> None:
+    """Under a fault of the rebind the token that plans is right, and the next one is wrong."""
+    tokens = case.token_ids(seed=2)
+    wanted = case.one_shot(tokens)
+    session = case.session()
+    session.prefill(tokens[:PREFILLED])
+    planned, rebound = (session.step([[token]])[0] for token in tokens[PREFILLED : PREFILLED + 2])
+    assert_close(planned, wanted[PREFILLED], EXACT, "the planned token")
+    assert gap(rebound, wanted[PREFILLED + 1]) > EXACT, "the first rebound token is right"
+
+
 def plans_once(case: Case) -> None:
     """One plan serves all tokens, dispatches the same operations for each and keeps nothing."""
     tokens = case.token_ids(seed=3)

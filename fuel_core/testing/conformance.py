@@ -115,6 +115,8 @@ class Conformance:
             with monkeypatch.context() as patch:
                 core_mutation.patch(patch)
                 assert self._red(tiny, wanted), f"{tiny}: no check sees that {core_mutation.name}"
+                if core_mutation.spares_planned_token:
+                    checks.rebinding_alone_is_wrong(Case.build(self.definition(), tiny))
             seen += 1
         assert seen, "vacuous: no tiny config uses the part"
 

@@ -3,7 +3,7 @@
 Each is applied with monkeypatch to the one function that owns what it breaks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import fuel_core.blocks.linear
 import fuel_core.blocks.mlp
 import fuel_core.blocks.norm
 import fuel_core.decode.buffers
+import fuel_core.decode.driver
 import fuel_core.ops.cached
 from fuel_core.blocks.linear import Linear
 from fuel_core.cache import Cache
@@ -23,7 +24,7 @@ from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.plans.rope import Layout, RopeVariant
 from fuel_core.plans.scaling import YarnScaling
 from fuel_core.rotary import RopeRows, RopeTable
-from fuel_core.step import StepInputs
+from fuel_core.step import Step, StepInputs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -36,15 +37,22 @@ class CoreMutation:
         name: what is broken.
         patch: breaks it.
         uses: whether a model uses the part, so that its tests must see the fault.
+        spares_planned_token: the fault lies in the rebind, so the token that plans is right and the
+            next one wrong; a test that decodes a single token would be blind to it.
     """
 
     name: str
     patch: Patch
     uses: Callable[[ModelPlan], bool] = lambda plan: True
+    spares_planned_token: bool = False
 
 
 def _has_window(plan: ModelPlan) -> bool:
     return any(window is not None for window in plan.mask.windows)
+
+
+def _mixes_windows(plan: ModelPlan) -> bool:
+    return len(plan.mask.windows) > 1
 
 
 def _has_rope(plan: ModelPlan) -> bool:
@@ -102,6 +110,17 @@ def _widen_windows(patch: pytest.MonkeyPatch) -> None:
 
 def _let_the_range_ignore_windows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fuel_core.ops.cached, "first_visible", lambda query, window: 0)
+
+
+def _give_all_layers_one_mask(patch: pytest.MonkeyPatch) -> None:
+    cached = Step.cached
+
+    def uniform(*args: Any) -> Step:
+        layers: Any = cached(*args).layers
+        first = layers[0]
+        return Step([replace(layer, window=first.window, mask_TS=first.mask_TS) for layer in layers])
+
+    patch.setattr(Step, "cached", uniform)
 
 
 def _write_at_zero(patch: pytest.MonkeyPatch) -> None:
@@ -171,6 +190,19 @@ def _never_advance(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cache, "advance", lambda self, ids: None)
 
 
+def _decode_without_advancing(patch: pytest.MonkeyPatch) -> None:
+    right = fuel_core.decode.driver.drive
+
+    def drive(session: Any, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+        lengths = [cache.length for cache in caches]
+        logits = right(session, token_ids, caches)
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.truncate(length)
+        return logits
+
+    patch.setattr("fuel_core.decode.session.drive", drive)
+
+
 def _drop_biases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Linear, "forward", lambda self, x: fuel_core.blocks.linear.project(x, self.weight))
 
@@ -203,14 +235,16 @@ CORE_MUTATIONS = (
     CoreMutation("yarn magnitude forgotten", _forget_the_magnitude, _has_yarn),
     CoreMutation("windows one token too wide", _widen_windows, _has_window),
     CoreMutation("decode ignores windows", _let_the_range_ignore_windows, _has_window),
+    CoreMutation("one mask for all layers", _give_all_layers_one_mask, _mixes_windows),
     CoreMutation("slab written at offset 0", _write_at_zero),
     CoreMutation("one key too many is read", _read_one_too_many),
     CoreMutation("query heads dealt to groups in turn", _deal_heads_round_robin, _groups),
-    CoreMutation("rebind forgets the token", _forget("token_ids_BT")),
-    CoreMutation("rebind forgets the position", _forget("positions_BT")),
+    CoreMutation("rebind forgets the token", _forget("token_ids_BT"), spares_planned_token=True),
+    CoreMutation("rebind forgets the position", _forget("positions_BT"), spares_planned_token=True),
     CoreMutation("rebind forgets the row", _forget("rows_B")),
     CoreMutation("a foreign pool is not bound", _answer_from_the_old_pool),
     CoreMutation("the cache never advances", _never_advance),
+    CoreMutation("a decoded token is not counted", _decode_without_advancing, spares_planned_token=True),
     CoreMutation("biases dropped", _drop_biases, _has_bias),
     CoreMutation("norm weights skipped", _skip_norm_weights),
     CoreMutation("gate and up swapped", _swap_gate_and_up),

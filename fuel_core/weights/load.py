@@ -11,6 +11,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.errors import CheckpointError, FuelWarning
 from fuel_core.weights.checkpoint import Checkpoint
 from fuel_core.weights.names import Source, WeightNames, sources
+from fuel_core.weights.progress import Progress
 from fuel_core.weights.safetensors_file import TensorInfo
 
 _PREFIX = "model."
@@ -73,11 +74,20 @@ def _equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
             shard.close()
 
 
-def load_weights(decoder: Decoder, checkpoint: Checkpoint, names: WeightNames, device: torch.device) -> None:
+def load_weights(
+    decoder: Decoder,
+    checkpoint: Checkpoint,
+    names: WeightNames,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> None:
     """Fill a model that stands on the meta device.
 
     Everything is checked by the files' headers before the first allocation. Peak memory is the model
     and one shard.
+
+    Args:
+        progress: told of the stored bytes that are in place.
 
     Raises:
         CheckpointError: parameters without a tensor, tensors without a use, or shapes that differ.
@@ -86,7 +96,12 @@ def load_weights(decoder: Decoder, checkpoint: Checkpoint, names: WeightNames, d
     _account(checkpoint, wanted, names)
     weights = decoder.plan.numerics.weights
     filled: dict[tuple[nn.Module, str], Tensor] = {}
+    done = 0
+    report = progress or (lambda task, done_bytes, total_bytes: None)
+    report("loading", 0, checkpoint.total_bytes)
     for name, tensor in checkpoint:
+        done += checkpoint.tensors[name].nbytes
+        report("loading", done, checkpoint.total_bytes)
         source = wanted.get(name)
         if source is None:
             continue

@@ -271,3 +271,13 @@ def test_saved_files_have_the_rights_of_new_files(checkpoint: Callable[..., Path
     beside = folder / "new"
     beside.touch()
     assert {path.stat().st_mode for path in folder.iterdir()} == {beside.stat().st_mode}
+
+
+def test_progress_counts_the_stored_bytes(checkpoint: Callable[..., Path]) -> None:
+    told: list[tuple[str, int, int]] = []
+    folder = checkpoint()
+    fuel_core.load(folder, progress=lambda *report: told.append(report))
+    total = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
+    assert told[0] == ("loading", 0, total)
+    assert told[-1] == ("loading", total, total)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)

@@ -290,3 +290,16 @@ def test_several_rows_of_several_tokens(case: Case) -> None:
 def test_unknown_backend_names_the_known_ones() -> None:
     with pytest.raises(RequestError, match="'warp' is unknown; known are eager"):
         backend_named("warp")
+
+
+def test_loading_a_state_dict_voids_the_plan(qwen2: Family, case: Case) -> None:
+    """With ``assign=True`` the parameters are other tensors; a captured plan would read the old ones."""
+    other = Case.build(qwen2, "mixed-window", seed=3)
+    session = case.session(strict=False)
+    session.prefill(TOKENS[:10])
+    decode(case, session, 10, 12)
+    case.decoder.load_state_dict(other.decoder.state_dict(), assign=True)
+    session.caches[0].reset()
+    session.prefill(TOKENS[:10])
+    decode(other, session, 10, 14)
+    assert (session.counters.plans, session.counters.fallbacks) == (2, 1)

@@ -6,9 +6,17 @@ Source: Qwen2 Technical Report (arXiv:2407.10671) and the published configs of Q
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from fuel_core.blocks import ActivationName, Attention, Decoder, GatedMLP, PreNormLayer, RMSNorm
+from fuel_core.blocks import (
+    ActivationName,
+    Attention,
+    Decoder,
+    FusedLinear,
+    GatedMLP,
+    PreNormLayer,
+    RMSNorm,
+)
 from fuel_core.config import NULL_IS_ABSENT, AttentionKeys, RopeKeys
 from fuel_core.errors import ConfigError
 from fuel_core.family import Family, Mutation, WeightNames
@@ -35,7 +43,7 @@ class Qwen2Config(AttentionKeys, RopeKeys):
 
     intermediate_size: PositiveInt
     hidden_act: ActivationName = "silu"
-    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    rms_norm_eps: PositiveFloat = 1e-6
     use_sliding_window: bool = False
     sliding_window: Annotated[int, Field(ge=0)] | None = Field(
         default_factory=lambda known: known["max_position_embeddings"]
@@ -96,24 +104,32 @@ def plan(config: Qwen2Config, options: Qwen2Options) -> ModelPlan:
 
 def _mask(config: Qwen2Config, options: Qwen2Options, notes: list[str]) -> MaskPlan:
     """``layer_types`` when stated; else the layers that ``max_window_layers`` and the option choose."""
-    layers, split = config.num_hidden_layers, config.max_window_layers
+    layers, split, window = config.num_hidden_layers, config.max_window_layers, config.sliding_window
+    stated = config.model_fields_set
     if config.layer_types is not None:
         if len(config.layer_types) != layers:
             raise ConfigError(
                 f"layer_types names {len(config.layer_types)} layers, num_hidden_layers is {layers}"
             )
-        return MaskPlan.from_layer_types(config.layer_types, config.sliding_window)
+        slides = "sliding_attention" in config.layer_types
+        if slides and "use_sliding_window" in stated and not config.use_sliding_window:
+            notes.append("layer_types lets layers slide although use_sliding_window is false; it is followed")
+        return MaskPlan.from_layer_types(config.layer_types, window)
     if not config.use_sliding_window:
-        if (
-            "sliding_window" in config.model_fields_set
-            and "use_sliding_window" not in config.model_fields_set
-        ):
+        if window and "sliding_window" in stated and "use_sliding_window" not in stated:
             notes.append(
-                f"sliding_window is {config.sliding_window}, but use_sliding_window is absent: no layer "
+                f"sliding_window is {window}, but use_sliding_window is absent: no layer "
                 "slides (transformers reads it so too)"
             )
         return MaskPlan.dense(layers)
-    theirs = range(config.max_window_layers if "max_window_layers" in config.model_fields_set else 28, layers)
+    if not window:
+        return MaskPlan.dense(layers)
+    if "sliding_window" not in stated:
+        notes.append(
+            f"sliding_window is absent: the whole context, {window} tokens, is used "
+            "(transformers would take 4096)"
+        )
+    theirs = range(split if "max_window_layers" in stated else 28, layers)
     ours = range(split) if options.window_layers == "first" else range(split, layers)
     sliding = [layer for layer in range(layers) if layer in ours]
     if sliding != list(theirs):
@@ -121,7 +137,7 @@ def _mask(config: Qwen2Config, options: Qwen2Options, notes: list[str]) -> MaskP
             f"the layers {_span(sliding)} slide; transformers would let {_span(list(theirs))} slide; choose "
             "with the option window_layers, or state layer_types in config.json"
         )
-    return MaskPlan.per_layer_window(layers, config.sliding_window, lambda layer: layer in ours)
+    return MaskPlan.per_layer_window(layers, window, lambda layer: layer in ours)
 
 
 def _span(layers: list[int]) -> str:
@@ -212,6 +228,12 @@ def _drop_biases(decoder: Decoder) -> None:
             parameter.zero_()
 
 
+def _drop_query_biases(decoder: Decoder) -> None:
+    for module in decoder.modules():
+        if isinstance(module, FusedLinear) and "q" in module.parts:
+            module.get_parameter("bias")[: module.parts["q"]] = 0
+
+
 QWEN2 = Family(
     name="qwen2",
     config=Qwen2Config,
@@ -224,6 +246,10 @@ QWEN2 = Family(
         Mutation(
             name="the q, k and v biases are dropped",
             decoder=_drop_biases,
+        ),
+        Mutation(
+            name="the q bias alone is dropped",
+            decoder=_drop_query_biases,
         ),
     ),
 )
