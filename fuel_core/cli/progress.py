@@ -34,7 +34,7 @@ def progress_bars() -> Iterator[Progress | None]:
 
     def show(task: str, done_bytes: int, total_bytes: int) -> None:
         if task not in ids:
-            bars.start()  # not before: a model that is in the cache has nothing to show
+            bars.start()  # not before: there may be nothing to show
             ids[task] = bars.add_task(task, total=total_bytes)
         bars.update(ids[task], completed=done_bytes)
 
