@@ -31,7 +31,7 @@ class RopeTable:
         magnitudes = variant.scaling.magnitudes
         return cls(
             tables if variant.scaling.regimes > 1 else tables[0],
-            torch.tensor(magnitudes, device=device) if magnitudes != (1.0,) else None,
+            torch.tensor(magnitudes, dtype=torch.float32, device=device) if magnitudes != (1.0,) else None,
             variant.layout,
         )
 

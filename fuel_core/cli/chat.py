@@ -29,6 +29,9 @@ def chat(
     temperature: Annotated[float, typer.Option(help="0 takes the most probable token.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Sample from the smallest set of this mass.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
     ] = None,
@@ -44,7 +47,7 @@ def chat(
         max_tokens=max_tokens, sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed)
     )
     with progress_bars() as progress:
-        model = load(ref, dtype=dtype, progress=progress)
+        model = load(ref, dtype=dtype, revision=revision, progress=progress)
     _ = model.chat_template  # a checkpoint without one is refused before the first question
     conversation = Conversation(model, settings, system=system, backend=backend)
     if sys.stdin.isatty():

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fuel_core.config.ledger import ANY_VALUE, IRRELEVANT, Fate, Ledger, Neutral
+from fuel_core.config.shown import shown
 from fuel_core.errors import ConfigError
 
 
@@ -18,7 +19,11 @@ NULL_IS_ABSENT = _NullIsAbsent()
 
 DTYPE_NAMES = frozenset({"float64", "float32", "bfloat16", "float16"})
 
-PositiveFloat = Annotated[float, Field(gt=0)]
+LARGEST_SIZE = 2**31 - 1
+"""No size that a config states is larger: a product of two then counts elements within int64."""
+
+MOST_LAYERS = 10_000
+"""Far beyond any published model. Plans hold an entry a layer, so a misread count must not reach them."""
 
 
 class FamilyConfig(BaseModel):
@@ -40,7 +45,7 @@ class FamilyConfig(BaseModel):
 
     vocab_size: PositiveInt
     hidden_size: PositiveInt
-    num_hidden_layers: PositiveInt
+    num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
     max_position_embeddings: PositiveInt
     tie_word_embeddings: bool = False
     dtype: Annotated[str | None, NULL_IS_ABSENT] = None
@@ -85,6 +90,14 @@ class FamilyConfig(BaseModel):
         }
 
     @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        for key in sorted(self.model_fields_set):
+            value = getattr(self, key)
+            if isinstance(value, int) and value > LARGEST_SIZE:
+                raise ValueError(f"{key} is {shown(value)}; at most {LARGEST_SIZE} is expected")
+        return self
+
+    @model_validator(mode="after")
     def _check_dtypes(self) -> Self:
         names = {key: self._dtype_name(key) for key in ("dtype", "torch_dtype")}
         stated = {key: name for key, name in names.items() if name is not None}
@@ -98,7 +111,7 @@ class FamilyConfig(BaseModel):
             return None
         name = stated.removeprefix("torch.")
         if name not in DTYPE_NAMES:
-            raise ValueError(f"{key} is {stated!r}; known are {', '.join(sorted(DTYPE_NAMES))}")
+            raise ValueError(f"{key} is {shown(stated)}; known are {', '.join(sorted(DTYPE_NAMES))}")
         return name
 
     @property
@@ -120,10 +133,10 @@ def _explain(error: ValueError) -> str:
         if fault["type"] == "missing":
             lines.append(f"{key} is missing")
         elif key:
-            lines.append(f"{key} is {fault['input']!r}: {message}")
+            lines.append(f"{key} is {shown(fault['input'])}: {message}")
         else:
             lines.append(message)
     return "; ".join(lines)
 
 
-__all__ = ["ANY_VALUE", "DTYPE_NAMES", "NULL_IS_ABSENT", "FamilyConfig", "PositiveFloat"]
+__all__ = ["ANY_VALUE", "DTYPE_NAMES", "LARGEST_SIZE", "MOST_LAYERS", "NULL_IS_ABSENT", "FamilyConfig"]

@@ -6,6 +6,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
+from fuel_core.config.shown import shown
+
 
 class Fate(Enum):
     """The one end of a key."""
@@ -34,7 +36,7 @@ ANY_VALUE: Final = _AnyValue()
 """Marks a key that cannot change a forward pass, whatever its value."""
 
 Neutral = _AnyValue | tuple[Any, ...]
-"""ANY_VALUE, or the values at which a key changes nothing."""
+"""ANY_VALUE, or the values at which a key changes nothing: scalars and empty containers."""
 
 IRRELEVANT: Mapping[str, Neutral] = MappingProxyType(
     {
@@ -101,7 +103,9 @@ class Ledger:
         return tuple(entry for entry in self.entries if entry.fate is fate)
 
     @classmethod
-    def open(cls, raw: Mapping[str, Any], used: frozenset[str], irrelevant: Mapping[str, Neutral]) -> "Ledger":
+    def open(
+        cls, raw: Mapping[str, Any], used: frozenset[str], irrelevant: Mapping[str, Neutral]
+    ) -> "Ledger":
         """Decide the fate of each key of ``raw``."""
         return cls(tuple(_entry(key, value, used, irrelevant) for key, value in raw.items()))
 
@@ -118,4 +122,6 @@ def _entry(key: str, value: object, used: frozenset[str], irrelevant: Mapping[st
     if any(type(value) is type(harmless) and value == harmless for harmless in neutral):
         return LedgerEntry(key, value, Fate.IRRELEVANT, "changes nothing at this value")
     allowed = " or ".join(repr(harmless) for harmless in neutral)
-    return LedgerEntry(key, value, Fate.REFUSED, f"it is {value!r}; this family runs only with {allowed}")
+    return LedgerEntry(
+        key, value, Fate.REFUSED, f"it is {shown(value)}; this family runs only with {allowed}"
+    )

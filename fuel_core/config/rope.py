@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig, PositiveFloat
+from pydantic import Field
+
+from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig
 from fuel_core.config.rope_recipe import read_scaling
+from fuel_core.config.shown import shown
 from fuel_core.errors import ConfigError, PlanError
-from fuel_core.plans.rope import Layout, RopeVariant
+from fuel_core.plans.rope import LARGEST_BASE, Layout, RopeVariant
 
 FLAT = ""
 """The layer type of a recipe that is stated once for all layers."""
@@ -26,11 +29,13 @@ class RopeSpelling:
     """What the RoPE keys say.
 
     Attributes:
+        key: where the file states them: ``rope_parameters``, ``rope_scaling`` or ``rope_theta``.
         variants: layer type -> recipe; the one key ``""`` when one recipe serves all layers.
         theta_stated: the file states a base, rather than leaving it to the family.
         notes: what was decided between spellings that disagree.
     """
 
+    key: str
     variants: Mapping[str, RopeVariant]
     theta_stated: bool
     notes: tuple[str, ...]
@@ -44,7 +49,7 @@ class RopeSpelling:
         """
         if FLAT not in self.variants:
             raise ConfigError(
-                f"rope_parameters states one recipe for each of {', '.join(self.variants)}, "
+                f"{self.key} states one recipe for each of {', '.join(self.variants)}, "
                 "but this family has one for all layers"
             )
         return self.variants[FLAT]
@@ -53,7 +58,7 @@ class RopeSpelling:
 class RopeKeys(FamilyConfig):
     """``rope_theta``, ``rope_scaling`` and ``rope_parameters``; null means absent."""
 
-    rope_theta: Annotated[PositiveFloat | None, NULL_IS_ABSENT] = None
+    rope_theta: Annotated[Annotated[float, Field(gt=1, le=LARGEST_BASE)] | None, NULL_IS_ABSENT] = None
     rope_scaling: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
     rope_parameters: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
 
@@ -62,6 +67,7 @@ class RopeKeys(FamilyConfig):
         *,
         default_theta: float,
         width: int,
+        width_key: str = "head_dim (or hidden_size / num_attention_heads)",
         layout: Layout = "half",
         original_length: int | None = None,
     ) -> RopeSpelling:
@@ -70,6 +76,7 @@ class RopeKeys(FamilyConfig):
         Args:
             default_theta: the base when the file states none.
             width: the rotary width in dimensions.
+            width_key: the key that it comes from, for messages.
             layout: how the family pairs dimensions.
             original_length: the trained context in tokens where the recipe itself does not state
                 it (a top-level ``original_max_position_embeddings``).
@@ -77,6 +84,8 @@ class RopeKeys(FamilyConfig):
         Raises:
             ConfigError: an unknown kind or key, a missing one, or spellings that contradict.
         """
+        if width < 2 or width % 2:
+            raise ConfigError(f"{width_key} gives a rotary width of {width}; an even number is expected")
         stated = {
             key: value
             for key, value in (("rope_parameters", self.rope_parameters), ("rope_scaling", self.rope_scaling))
@@ -99,25 +108,29 @@ class RopeKeys(FamilyConfig):
             try:
                 return RopeVariant(base=base or default_theta, width=width, scaling=scaling, layout=layout)
             except PlanError as error:
-                raise ConfigError(f"{key}: {error}") from error
+                raise ConfigError(f"{key}: {error}; the width comes from {width_key}") from error
 
-        readings = [
-            {kind: variant(key + (f".{kind}" if kind else ""), recipe) for kind, recipe in group.items()}
+        readings = {
+            key: {kind: variant(key + (f".{kind}" if kind else ""), recipe) for kind, recipe in group.items()}
             for key, group in groups.items()
-        ] or [{FLAT: variant("rope_theta", {})}]
-        if len(readings) > 1 and readings[0] != readings[1]:
+        } or {"rope_theta": {FLAT: variant("rope_theta", {})}}
+        key, chosen = next(iter(readings.items()))
+        if any(reading != chosen for reading in readings.values()):
             raise ConfigError(
-                f"rope_parameters ({self.rope_parameters}) and rope_scaling ({self.rope_scaling}) state "
-                "different recipes; keep the one that the model was trained with"
+                f"rope_parameters ({shown(self.rope_parameters)}) and rope_scaling "
+                f"({shown(self.rope_scaling)}) state different recipes; keep the one that the model was "
+                "trained with"
             )
-        return RopeSpelling(readings[0], bool(bases), tuple(notes))
+        return RopeSpelling(key, chosen, bool(bases), tuple(dict.fromkeys(notes)))
 
     def _base(self, key: str, recipe: Mapping[str, Any], notes: list[str]) -> float | None:
         inner = recipe.get("rope_theta")
         if inner is None:
             return self.rope_theta
-        if isinstance(inner, bool) or not isinstance(inner, int | float) or not inner > 0:
-            raise ConfigError(f"{key}.rope_theta is {inner!r}; a positive number is expected")
+        if isinstance(inner, bool) or not isinstance(inner, int | float) or not 1 < inner <= LARGEST_BASE:
+            raise ConfigError(
+                f"{key}.rope_theta is {shown(inner)}; a number between 1 and {LARGEST_BASE:g} is expected"
+            )
         if self.rope_theta is not None and inner != self.rope_theta:
             notes.append(
                 f"rope_theta is {self.rope_theta} at the top level and {inner} in {key}; "
@@ -131,6 +144,6 @@ def _by_layer_type(key: str, value: Mapping[str, Any]) -> Mapping[str, Mapping[s
     nested = [inner for inner in value.values() if isinstance(inner, dict)]
     if not nested:
         return {FLAT: value}
-    if len(nested) != len(value):
-        raise ConfigError(f"{key} mixes keys of one recipe with recipes of layer types: {value}")
+    if len(nested) != len(value) or FLAT in value:
+        raise ConfigError(f"{key} mixes keys of one recipe with recipes of layer types: {shown(value)}")
     return value

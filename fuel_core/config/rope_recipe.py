@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fuel_core.errors import ConfigError
+from fuel_core.config.family_config import LARGEST_SIZE
+from fuel_core.config.shown import shown
+from fuel_core.errors import ConfigError, PlanError
 from fuel_core.plans.scaling import (
     DynamicScaling,
     LinearScaling,
@@ -17,6 +19,9 @@ from fuel_core.plans.scaling import (
 
 _KIND_KEYS = ("rope_type", "type")
 _SHARED_KEYS = frozenset({*_KIND_KEYS, "rope_theta"})
+
+_SMALLEST, _LARGEST = 1e-6, 1e6
+"""The bounds of a number: beyond any published recipe, and such that every table is finite."""
 
 
 def read_scaling(
@@ -34,16 +39,21 @@ def read_scaling(
         ConfigError: an unknown kind, a missing, unknown or ill-typed key, or two kinds.
     """
     kinds = {name: recipe[name] for name in _KIND_KEYS if recipe.get(name) is not None}
-    if len(set(map(repr, kinds.values()))) > 1:
-        raise ConfigError(f"{key} states two kinds: {kinds}; keep the one that the model was trained with")
+    if len(set(map(shown, kinds.values()))) > 1:
+        raise ConfigError(
+            f"{key} states two kinds: {shown(kinds)}; keep the one that the model was trained with"
+        )
     kind = next(iter(kinds.values()), None)
     if kind is None and set(recipe) - _SHARED_KEYS:
         raise ConfigError(f"{key} states no rope_type, so its keys {sorted(recipe)} have no meaning")
     keys = _Keys(key, recipe, max_length, original_length)
     reader = _READERS.get(kind if isinstance(kind, str) else "") if kind is not None else _plain
     if reader is None:
-        raise ConfigError(f"{key}.rope_type is {kind!r}; known are {', '.join(sorted(_READERS))}")
-    scaling = reader(keys)
+        raise ConfigError(f"{key}.rope_type is {shown(kind)}; known are {', '.join(sorted(_READERS))}")
+    try:
+        scaling = reader(keys)
+    except PlanError as error:
+        raise ConfigError(f"{key}: {error}") from error
     keys.refuse_rest(str(kind))
     return scaling
 
@@ -69,37 +79,49 @@ class _Keys:
             raise ConfigError(f"{self.key} needs {name}, which is absent")
         return default
 
-    def optional_number(self, name: str, lowest_excluded: float = 0.0) -> float | None:
+    def optional_number(self, name: str, smallest: float = _SMALLEST) -> float | None:
         self.asked.add(name)
         value = self.recipe.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > lowest_excluded:
-            raise ConfigError(f"{self.key}.{name} is {value!r}; a number above {lowest_excluded} is expected")
+        if not _is_number(value, smallest):
+            raise ConfigError(
+                f"{self.key}.{name} is {shown(value)}; a number between {smallest:g} and {_LARGEST:g} "
+                "is expected"
+            )
         return float(value)
 
     def switch(self, name: str, default: bool) -> bool:
         self.asked.add(name)
         value = self.recipe.get(name, default)
         if not isinstance(value, bool):
-            raise ConfigError(f"{self.key}.{name} is {value!r}; true or false is expected")
+            raise ConfigError(f"{self.key}.{name} is {shown(value)}; true or false is expected")
         return value
 
     def numbers(self, name: str) -> tuple[float, ...]:
         self.asked.add(name)
         value = self.recipe.get(name)
-        if not isinstance(value, list) or not all(
-            isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in value
-        ):
-            raise ConfigError(f"{self.key}.{name} is {value!r}; a list of positive numbers is expected")
-        return tuple(float(v) for v in value)
+        if not isinstance(value, list) or not all(_is_number(entry, _SMALLEST) for entry in value):
+            raise ConfigError(
+                f"{self.key}.{name} is {shown(value)}; a list of numbers between {_SMALLEST:g} and "
+                f"{_LARGEST:g} is expected"
+            )
+        return tuple(float(entry) for entry in value)
 
     def original_length(self) -> int:
         """The trained context: the recipe's own, else the config's, else the whole context."""
-        own = self.optional_number("original_max_position_embeddings")
-        if own is not None:
-            return int(own)
-        return self.stated_original_length or self.max_length
+        name = "original_max_position_embeddings"
+        self.asked.add(name)
+        own = self.recipe.get(name)
+        if own is None:
+            own, name = self.stated_original_length or self.max_length, "max_position_embeddings"
+        # two tokens: of one, LongRoPE's magnitude would be a division by zero
+        if isinstance(own, bool) or not isinstance(own, int) or not 2 <= own <= LARGEST_SIZE:
+            raise ConfigError(
+                f"{self.key}: {name} is {shown(own)}; a whole number of tokens from 2 to {LARGEST_SIZE} "
+                "is expected"
+            )
+        return own
 
     def refuse_rest(self, kind: str) -> None:
         rest = sorted(set(self.recipe) - self.asked)
@@ -139,8 +161,8 @@ def _yarn(keys: _Keys) -> Scaling:
         original_length=original,
         beta_fast=keys.number("beta_fast", 32.0),
         beta_slow=keys.number("beta_slow", 1.0),
-        mscale=_or(keys.optional_number("mscale", -1.0), 1.0),
-        mscale_all_dim=_or(keys.optional_number("mscale_all_dim", -1.0), 0.0),
+        mscale=_or(keys.optional_number("mscale", smallest=0.0), 1.0),
+        mscale_all_dim=_or(keys.optional_number("mscale_all_dim", smallest=0.0), 0.0),
         truncate=keys.switch("truncate", True),
         attention_factor=keys.optional_number("attention_factor"),
     )
@@ -158,6 +180,10 @@ def _longrope(keys: _Keys) -> Scaling:
         short_mscale=keys.optional_number("short_mscale"),
         long_mscale=keys.optional_number("long_mscale"),
     )
+
+
+def _is_number(value: object, smallest: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and smallest <= value <= _LARGEST
 
 
 def _or(value: float | None, default: float) -> float:

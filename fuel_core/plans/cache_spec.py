@@ -16,6 +16,10 @@ class KVSlots:
     head_dim: int
 
     @property
+    def empty(self) -> bool:
+        return min(self.heads, self.head_dim) < 1
+
+    @property
     def elements(self) -> int:
         return 2 * self.heads * self.head_dim
 
@@ -29,6 +33,10 @@ class LatentSlots:
 
     rank: int
     rope_width: int
+
+    @property
+    def empty(self) -> bool:
+        return min(self.rank, self.rope_width) < 1
 
     @property
     def elements(self) -> int:
@@ -55,7 +63,7 @@ class CacheSpec:
         if not self.layers:
             raise PlanError("the cache spec covers no layer")
         for layer, slots in enumerate(self.layers):
-            if slots.elements <= 0:
+            if slots.empty:
                 raise PlanError(f"the cache spec gives layer {layer} slots of no width ({slots})")
 
     @classmethod

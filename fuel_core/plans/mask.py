@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fuel_core.errors import PlanError
+from fuel_core.errors import ConfigError, PlanError
 from fuel_core.plans.variants import check_assignment
 
 UNBOUNDED = 2**62
@@ -42,7 +42,8 @@ class MaskPlan:
         per_layer: the variant that each layer uses.
 
     Raises:
-        PlanError: there is no variant, a width is not positive, or a layer names an unknown variant.
+        PlanError: there is no variant, a width is not positive, a layer names an unknown variant, or
+            no layer uses a known one.
     """
 
     windows: tuple[int | None, ...]
@@ -51,10 +52,10 @@ class MaskPlan:
     def __post_init__(self) -> None:
         check_assignment("mask", len(self.windows), self.per_layer)
         for variant, window in enumerate(self.windows):
-            if window is not None and window < 1:
+            if window is not None and not 1 <= window < UNBOUNDED:
                 raise PlanError(
                     f"mask variant {variant} has a window of {window} tokens; a window counts the query "
-                    "itself, so it is at least 1 (use None for no window)"
+                    f"itself, so it is at least 1, and below {UNBOUNDED} (use None for no window)"
                 )
 
     @classmethod
@@ -85,15 +86,15 @@ class MaskPlan:
         """Follow a config's ``layer_types``: ``sliding_attention`` or ``full_attention``.
 
         Raises:
-            PlanError: another type, or a sliding layer without a window.
+            ConfigError: another type, or a sliding layer without a window.
         """
         for layer, kind in enumerate(layer_types):
             if kind not in ("sliding_attention", "full_attention"):
-                raise PlanError(
+                raise ConfigError(
                     f"layer_types[{layer}] is {kind!r}; known are 'sliding_attention' and 'full_attention'"
                 )
             if kind == "sliding_attention" and not window:
-                raise PlanError(f"layer_types[{layer}] slides, but sliding_window is {window}")
+                raise ConfigError(f"layer_types[{layer}] slides, but sliding_window is {window}")
         return cls.per_layer_window(
             len(layer_types), window, lambda layer: layer_types[layer] == "sliding_attention"
         )

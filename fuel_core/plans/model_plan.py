@@ -66,7 +66,7 @@ class ModelPlan:
     Attributes:
         family: the family's name.
         vocab_size, hidden_size: V and M.
-        max_positions: the trained context in tokens; a longer one is refused.
+        max_positions: the trained context in tokens.
         norm_eps: of every norm that the family's plan does not describe itself.
         tied: the output head is the embedding table.
         embed_scale: factor on the embeddings, applied in float32; None applies nothing.
@@ -108,9 +108,14 @@ class ModelPlan:
 
     @property
     def position_limit(self) -> int:
-        """The number of tokens that one sequence may hold."""
+        """The number of tokens that one sequence may hold; more are refused.
+
+        The trained context, or what a RoPE recipe stretches it to. Qwen2.5, for one, documents a YaRN
+        recipe for 131,072 tokens and leaves ``max_position_embeddings`` at 32,768.
+        """
+        reach = max(self.max_positions, self.rope.reach or 0)
         limit = self.rope.position_limit
-        return self.max_positions if limit is None else min(limit, self.max_positions)
+        return reach if limit is None else min(limit, reach)
 
     @cached_property
     def structure(self) -> tuple[object, ...]:

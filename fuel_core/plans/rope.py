@@ -6,6 +6,7 @@ A *regime* is one of the frequency tables of a recipe; only LongRoPE has two (0 
 Source: RoFormer (arXiv:2104.09864) for the rotation; see ``scaling`` for the scaled recipes.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,9 @@ from fuel_core.plans.scaling import UNSCALED, Scaling, pair_exponents
 from fuel_core.plans.variants import check_assignment
 
 Layout = Literal["half", "interleaved"]
+
+LARGEST_BASE = 1e30
+"""Far beyond any published base (1e10 or so), far within float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,8 @@ class RopeVariant:
             ``interleaved`` takes 2i and 2i + 1 (DeepSeek).
 
     Raises:
-        PlanError: an odd or empty width, a base that is not positive, a table of another length.
+        PlanError: an odd or empty width, a base or magnitude that makes no table, a scaling that
+            contradicts itself or the width.
     """
 
     base: float
@@ -42,9 +47,15 @@ class RopeVariant:
     def __post_init__(self) -> None:
         if self.width < 2 or self.width % 2:
             raise PlanError(f"a rotary width is an even number of dimensions, got {self.width}")
-        if not self.base > 0:
-            raise PlanError(f"a rotary base is positive, got {self.base}")
+        if not 1 < self.base <= LARGEST_BASE:
+            raise PlanError(
+                f"a rotary base (rope_theta) lies between 1 and {LARGEST_BASE:g}, got {self.base}: the "
+                "wavelengths grow with it, and float32 must hold them"
+            )
         self.scaling.check(self.width)
+        for magnitude in self.scaling.magnitudes:
+            if not 0 < magnitude < math.inf:
+                raise PlanError(f"{self.scaling.kind} RoPE scaling multiplies cos and sin by {magnitude}")
 
     def inverse_frequencies(self) -> torch.Tensor:
         """Return the angle per token of each pair, float32 ``[regimes, R/2]`` on the CPU.
@@ -70,7 +81,8 @@ class RopePlan:
         per_layer: the variant of each layer; None for a layer without RoPE.
 
     Raises:
-        PlanError: a layer names a recipe that is not defined, or recipes count regimes differently.
+        PlanError: a layer names a recipe that is not defined, no layer uses a defined one, or two
+            recipes change regime at different lengths (a sequence is in one regime).
     """
 
     variants: tuple[RopeVariant, ...]
@@ -78,6 +90,11 @@ class RopePlan:
 
     def __post_init__(self) -> None:
         check_assignment("RoPE", len(self.variants), self.per_layer)
+        switches = {variant.scaling.switch_length for variant in self.variants} - {None}
+        if len(switches) > 1:
+            raise PlanError(
+                f"the RoPE plan changes tables at different lengths: {sorted(filter(None, switches))} tokens"
+            )
 
     @classmethod
     def single(cls, variant: RopeVariant, layers: int) -> "RopePlan":
@@ -114,9 +131,15 @@ class RopePlan:
         limits = [v.scaling.position_limit for v in self.variants if v.scaling.position_limit is not None]
         return min(limits, default=None)
 
+    @property
+    def reach(self) -> int | None:
+        """The number of positions that a recipe was stretched to, None where no recipe says so."""
+        reaches = [v.scaling.reach for v in self.variants if v.scaling.reach is not None]
+        return max(reaches, default=None)
+
     def regime(self, length: int) -> int:
         """The regime of a sequence that holds ``length`` tokens."""
-        return max((variant.scaling.regime(length) for variant in self.variants), default=0)
+        return max([0, *(variant.scaling.regime(length) for variant in self.variants)])
 
     def variant(self, layer: int) -> RopeVariant | None:
         chosen = self.per_layer[layer]

@@ -2,6 +2,7 @@
 
 Each scaling is a frozen value with the same small interface: ``scale`` turns the plain inverse
 frequencies into its own, ``magnitudes`` multiplies cos and sin, ``regimes`` counts its tables.
+All of it is float32 on the CPU, whatever torch's defaults are when a model is built.
 
 Sources: linear (arXiv:2306.15595), dynamic NTK (its published form in Llama-like models), llama3
 (Llama 3.1 model card and reference code), YaRN (arXiv:2309.00071, with DeepSeek-V2's two
@@ -36,8 +37,16 @@ class Scaling(Protocol):
         """The factor on cos and sin, one a regime."""
 
     @property
+    def switch_length(self) -> int | None:
+        """The longest sequence that the first of two tables serves; None with one table."""
+
+    @property
     def position_limit(self) -> int | None:
         """Positions from here on are not defined; None for no limit."""
+
+    @property
+    def reach(self) -> int | None:
+        """The number of positions that this recipe was made for; None where it does not say."""
 
     def regime(self, length: int) -> int:
         """Which table a sequence of ``length`` tokens uses."""
@@ -51,7 +60,7 @@ class Scaling(Protocol):
 
 @dataclass(frozen=True)
 class NoScaling:
-    """The trained frequencies, unchanged. Also the base of the one-table scalings."""
+    """The trained frequencies, unchanged: one table, no limit. The base of the others."""
 
     kind: ClassVar[str] = "none"
 
@@ -64,7 +73,15 @@ class NoScaling:
         return (1.0,)
 
     @property
+    def switch_length(self) -> int | None:
+        return None
+
+    @property
     def position_limit(self) -> int | None:
+        return None
+
+    @property
+    def reach(self) -> int | None:
         return None
 
     def regime(self, length: int) -> int:
@@ -118,6 +135,10 @@ class DynamicScaling(NoScaling):
     def position_limit(self) -> int | None:
         return self.original_length if self.frozen_length is None else self.frozen_length
 
+    @property
+    def reach(self) -> int | None:
+        return self.frozen_length
+
     def check(self, width: int) -> None:
         if width <= 2:
             raise PlanError(f"dynamic RoPE scaling needs a rotary width above 2, got {width}")
@@ -131,7 +152,11 @@ class DynamicScaling(NoScaling):
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling(NoScaling):
-    """Llama 3.1: long wavelengths divided by ``factor``, short ones kept, a blend between."""
+    """Llama 3.1: long wavelengths divided by ``factor``, short ones kept, a blend between.
+
+    Raises:
+        PlanError: ``high_freq_factor`` is not above ``low_freq_factor``.
+    """
 
     kind: ClassVar[str] = "llama3"
     factor: float
@@ -139,7 +164,7 @@ class Llama3Scaling(NoScaling):
     high_freq_factor: float
     original_length: int
 
-    def check(self, width: int) -> None:
+    def __post_init__(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
             raise PlanError(
                 f"llama3 RoPE scaling needs high_freq_factor ({self.high_freq_factor}) above "
@@ -167,6 +192,9 @@ class YarnScaling(NoScaling):
 
     ``mscale`` and ``mscale_all_dim`` are DeepSeek's; their absent values, 1 and 0, give the paper's
     factor. ``attention_factor`` overrides the factor on cos and sin.
+
+    Raises:
+        PlanError: ``beta_fast`` is below ``beta_slow``.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -179,11 +207,22 @@ class YarnScaling(NoScaling):
     truncate: bool = True
     attention_factor: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.beta_fast < self.beta_slow:
+            raise PlanError(
+                f"yarn RoPE scaling needs beta_fast ({self.beta_fast}) at or above beta_slow "
+                f"({self.beta_slow})"
+            )
+
     @property
     def magnitudes(self) -> tuple[float, ...]:
         if self.attention_factor is not None:
             return (self.attention_factor,)
         return (yarn_magnitude(self.factor, self.mscale) / yarn_magnitude(self.factor, self.mscale_all_dim),)
+
+    @property
+    def reach(self) -> int | None:
+        return int(self.factor * self.original_length)
 
     @property
     def softmax_factor(self) -> float:
@@ -199,7 +238,8 @@ class YarnScaling(NoScaling):
         high = self._pair_turning(base, width, self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, width - 1)
+        # both ends of both: a ramp that lies outside of the pairs keeps all or interpolates all
+        low, high = (min(max(end, 0), width - 1) for end in (low, high))
         if low == high:
             high += 0.001  # a step instead of a ramp; the published code does the same
         pairs = torch.arange(width // 2, dtype=torch.float32, device="cpu")
@@ -208,7 +248,7 @@ class YarnScaling(NoScaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongRopeScaling:
+class LongRopeScaling(NoScaling):
     """LongRoPE: one table for sequences up to the trained length, another for longer ones.
 
     ``magnitude`` multiplies cos and sin; ``short_mscale`` and ``long_mscale`` replace it per table.
@@ -238,8 +278,8 @@ class LongRopeScaling:
         return (short, long)
 
     @property
-    def position_limit(self) -> int | None:
-        return None
+    def switch_length(self) -> int | None:
+        return self.original_length
 
     def regime(self, length: int) -> int:
         return int(length > self.original_length)
