@@ -1,0 +1,248 @@
+"""Published config.json values: the plan that each must give, or the package that each needs.
+
+``tests/fixtures/configs`` holds the values of public checkpoints, as their model cards and the code
+around them quote them, key for key. Those of Qwen2.5-7B with YaRN add the block that its model card
+documents.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuel_core.config import AttentionKeys, Fate, RopeKeys, read_json_object
+from fuel_core.errors import UnknownFamily
+from fuel_core.family import Family
+from fuel_core.plans import (
+    AttentionPlan,
+    CacheSpec,
+    GatedMLPPlan,
+    KVSlots,
+    LayerPlan,
+    Llama3Scaling,
+    LongRopeScaling,
+    MaskPlan,
+    ModelPlan,
+    NoScaling,
+    RopePlan,
+    RopeVariant,
+    Scaling,
+    YarnScaling,
+)
+from fuel_core.registry import Registry
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "configs"
+
+PACKAGES = {
+    "fuel-deepseek": ["deepseek-v2-lite", "deepseek-v3"],
+    "fuel-llama": [
+        "llama-2-7b",
+        "llama-3.1-8b-instruct",
+        "llama-3.2-1b-instruct",
+        "mistral-7b-v0.1",
+        "mistral-7b-v0.3",
+        "mistral-nemo-base-2407",
+        "smollm2-135m",
+        "smollm3-3b",
+        "tinyllama-1.1b-chat",
+    ],
+    "fuel-phi": ["phi-2", "phi-3-mini-4k-instruct", "phi-3.5-mini-instruct", "phi-4"],
+    "fuel-qwen": [
+        "qwen2-0.5b",
+        "qwen2-7b-instruct",
+        "qwen2.5-0.5b-instruct",
+        "qwen2.5-7b",
+        "qwen2.5-7b-instruct",
+        "qwen2.5-7b-instruct-yarn",
+        "qwen3-0.6b",
+        "qwen3-30b-a3b",
+    ],
+}
+
+
+def fixture(name: str) -> dict[str, Any]:
+    return read_json_object(FOLDER / f"{name}.json")
+
+
+def test_every_fixture_is_listed_here() -> None:
+    listed = sorted(name for names in PACKAGES.values() for name in names)
+    assert listed == sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in PACKAGES.items() for name in names]
+)
+def test_without_its_plugin_each_names_the_package(package: str, name: str) -> None:
+    """Someone who downloads a model learns what to install, not that a model_type is unknown."""
+    with pytest.raises(UnknownFamily) as caught:
+        Registry(plugins=()).card_for_model_type(fixture(name)["model_type"])
+    assert f"pip install {package}" in str(caught.value)
+
+
+UNSCALED = NoScaling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen2:
+    """What a published Qwen2 has to be; every layer has full attention, heads are 64 or 128 wide."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    context: int
+    tied: bool
+    position_limit: int
+    cache_bytes: int
+    scaling: Scaling = UNSCALED
+
+    @property
+    def plan(self) -> ModelPlan:
+        attention = AttentionPlan(
+            query_heads=self.query_heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            scale=self.head_dim**-0.5,
+            qkv_bias=True,
+            out_bias=False,
+        )
+        recipe = RopeVariant(base=1e6, width=self.head_dim, scaling=self.scaling)
+        return ModelPlan(
+            family="qwen2",
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            max_positions=self.context,
+            norm_eps=1e-6,
+            tied=self.tied,
+            embed_scale=None,
+            layers=(LayerPlan(attention, GatedMLPPlan(width=self.mlp, activation="silu")),) * self.layers,
+            mask=MaskPlan.dense(self.layers),
+            rope=RopePlan.single(recipe, self.layers),
+            cache=CacheSpec.uniform(KVSlots(self.kv_heads, self.head_dim), self.layers),
+        )
+
+
+HALF_BILLION: dict[str, Any] = {
+    "vocab_size": 151_936,
+    "hidden_size": 896,
+    "layers": 24,
+    "query_heads": 14,
+    "kv_heads": 2,
+    "head_dim": 64,
+    "mlp": 4864,
+    "tied": True,
+    "cache_bytes": 12_288,
+}
+SEVEN_BILLION: dict[str, Any] = {
+    "vocab_size": 152_064,
+    "hidden_size": 3584,
+    "layers": 28,
+    "query_heads": 28,
+    "kv_heads": 4,
+    "head_dim": 128,
+    "mlp": 18_944,
+    "tied": False,
+    "cache_bytes": 57_344,
+}
+
+QWEN2 = {
+    "qwen2-0.5b": Qwen2(**HALF_BILLION, context=131_072, position_limit=131_072),
+    "qwen2-7b-instruct": Qwen2(**SEVEN_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-0.5b-instruct": Qwen2(**HALF_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-7b": Qwen2(**SEVEN_BILLION, context=131_072, position_limit=131_072),
+    "qwen2.5-7b-instruct": Qwen2(**SEVEN_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-7b-instruct-yarn": Qwen2(
+        **SEVEN_BILLION,
+        context=32_768,
+        position_limit=131_072,
+        scaling=YarnScaling(factor=4.0, original_length=32_768),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QWEN2)
+def test_each_qwen2_gives_its_plan(name: str, qwen2: Family) -> None:
+    wanted = QWEN2[name]
+    config, ledger = qwen2.config.read(fixture(name), source=name)
+    plan = qwen2.plan(config, qwen2.options())
+    assert plan == wanted.plan
+    assert plan.notes == ()
+    assert plan.position_limit == wanted.position_limit
+    assert plan.cache.bytes_per_token(2) == wanted.cache_bytes
+    assert config.stored_dtype == "bfloat16"
+    assert ledger.of(Fate.REFUSED) == ()
+    assert [entry.key for entry in ledger] == list(fixture(name))
+
+
+def test_the_qwen2_fixtures_differ() -> None:
+    """Non-vacuity: a reader that returned one preset would pass a test of one file."""
+    plans = [wanted.plan for wanted in QWEN2.values()]
+    assert len(set(plans)) == 5, "Qwen2-7B and Qwen2.5-7B instruct are one architecture"
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads", "head_dim"),
+    [
+        ("llama-2-7b", 32, 128),
+        ("llama-3.1-8b-instruct", 8, 128),
+        ("llama-3.2-1b-instruct", 8, 64),
+        ("mistral-nemo-base-2407", 8, 128),
+        ("phi-2", 32, 80),
+        ("phi-3.5-mini-instruct", 32, 96),
+        ("qwen3-0.6b", 8, 128),
+        ("qwen3-30b-a3b", 4, 128),
+        ("smollm2-135m", 3, 64),
+        ("tinyllama-1.1b-chat", 4, 64),
+    ],
+)
+def test_heads_of_published_files(name: str, kv_heads: int, head_dim: int) -> None:
+    """Mistral-Nemo and Qwen3 state a head_dim that is not the quotient; the others leave it out."""
+    config, _ = AttentionKeys.read(fixture(name), source=name, allow_unknown_keys=True)
+    assert (config.num_key_value_heads, config.head_dim) == (kv_heads, head_dim)
+
+
+def deepseek(mscale: float) -> YarnScaling:
+    return YarnScaling(factor=40.0, original_length=4096, mscale=mscale, mscale_all_dim=mscale)
+
+
+def llama3(factor: float) -> Llama3Scaling:
+    return Llama3Scaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "base", "scaling"),
+    [
+        ("llama-2-7b", 128, 1e4, NoScaling()),
+        ("llama-3.1-8b-instruct", 128, 5e5, llama3(8.0)),
+        ("llama-3.2-1b-instruct", 64, 5e5, llama3(32.0)),
+        ("mistral-7b-v0.3", 128, 1e6, NoScaling()),
+        ("smollm3-3b", 128, 5e6, NoScaling()),
+        ("phi-2", 32, 1e4, NoScaling()),
+        ("phi-4", 128, 2.5e5, NoScaling()),
+        ("deepseek-v2-lite", 64, 1e4, deepseek(0.707)),
+        ("deepseek-v3", 64, 1e4, deepseek(1.0)),
+    ],
+)
+def test_rope_of_published_files(name: str, width: int, base: float, scaling: Scaling) -> None:
+    config, _ = RopeKeys.read(fixture(name), source=name, allow_unknown_keys=True)
+    spelling = config.rope_spelling(default_theta=1e4, width=width)
+    assert spelling.single == RopeVariant(base=base, width=width, scaling=scaling)
+    assert spelling.notes == ()
+
+
+def test_longrope_of_phi_3_5() -> None:
+    """Its trained length stands beside the block, and its magnitude follows from the two lengths."""
+    raw = fixture("phi-3.5-mini-instruct")
+    config, _ = RopeKeys.read(raw, source="phi", allow_unknown_keys=True)
+    variant = config.rope_spelling(
+        default_theta=1e4, width=96, original_length=raw["original_max_position_embeddings"]
+    ).single
+    assert isinstance(variant.scaling, LongRopeScaling)
+    assert variant.scaling.magnitudes == pytest.approx((1.19023807, 1.19023807), rel=1e-8)
+    assert [variant.scaling.regime(length) for length in (4096, 4097)] == [0, 1]
+    short, long = variant.inverse_frequencies()
+    assert float(short[-1] / long[-1]) == pytest.approx(64.83999633789062 / 2.8399994373321533, rel=1e-6)
