@@ -39,7 +39,7 @@ def main() -> None:
 
     decoder = random_decoder(getattr(torch, asked.dtype))
     pool = CachePool(decoder.plan.cache, rows=PROMPTS, capacity=128, dtype=decoder.plan.numerics.cache)
-    session = DecodeSession(decoder, pool, EagerBackend())
+    session = DecodeSession(decoder, [pool.acquire() for _ in range(PROMPTS)], EagerBackend())
     draw = torch.Generator().manual_seed(0)
     for row, cache in enumerate(session.caches):
         session.prefill(torch.randint(0, 150_000, (8 + 2 * row,), generator=draw).tolist(), cache)

@@ -30,7 +30,7 @@ def main() -> None:
     sessions = {}
     for name, capacity in CAPACITIES.items():
         pool = CachePool(decoder.plan.cache, rows=1, capacity=capacity, dtype=decoder.plan.numerics.cache)
-        sessions[name] = DecodeSession(decoder, pool, EagerBackend(), strict=True)
+        sessions[name] = DecodeSession(decoder, [pool.acquire()], EagerBackend(), strict=True)
         sessions[name].prefill(prompt)
 
     def step(session: DecodeSession) -> None:

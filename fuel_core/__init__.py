@@ -18,6 +18,8 @@ from fuel_core.plugin import FamilyCard, hookimpl
 
 if TYPE_CHECKING:
     from fuel_core.generate.completion import Completion
+    from fuel_core.generate.sampling import Sampling
+    from fuel_core.generate.settings import GenerationSettings
     from fuel_core.loading import load
     from fuel_core.model import LanguageModel
 
@@ -27,6 +29,8 @@ _LAZY = {
     "load": "fuel_core.loading",
     "LanguageModel": "fuel_core.model",
     "Completion": "fuel_core.generate.completion",
+    "GenerationSettings": "fuel_core.generate.settings",
+    "Sampling": "fuel_core.generate.sampling",
 }
 
 __all__ = [
@@ -34,7 +38,9 @@ __all__ = [
     "FamilyCard",
     "FuelError",
     "FuelWarning",
+    "GenerationSettings",
     "LanguageModel",
+    "Sampling",
     "__version__",
     "hookimpl",
     "load",

@@ -77,15 +77,17 @@ class CachePool:
         if rows < 1 or capacity < 1:
             raise RequestError(f"a cache pool needs rows and capacity, asked for {rows} x {capacity} tokens")
         self.spec, self.rows, self.capacity = spec, rows, capacity
-        self.dtype, self.device = dtype, torch.device(device)
-        self.layers = tuple(self._allocate(layer) for layer in range(len(spec.layers)))
+        self.dtype = dtype
+        self.layers = tuple(self._allocate(layer, device) for layer in range(len(spec.layers)))
+        self.device = self.layers[0].tensors[0].device  # with its number, as models state theirs
         self._free = list(reversed(range(rows)))
+        self._holders: dict[int, Cache] = {}
 
-    def _allocate(self, layer: int) -> LayerBuffers:
+    def _allocate(self, layer: int, device: torch.device | str) -> LayerBuffers:
         slots, rows, capacity = self.spec.layers[layer], self.rows + 1, self.capacity
 
         def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+            return torch.zeros(shape, dtype=self.dtype, device=device)
 
         if isinstance(slots, KVSlots):
             shape = (rows, slots.heads, capacity, slots.head_dim)
@@ -125,7 +127,13 @@ class CachePool:
             raise CapacityError(
                 f"all {self.rows} rows of the cache pool are in use; release one or make a larger pool"
             )
-        return Cache(self, self._free.pop())
+        cache = Cache(self, self._free.pop())
+        self._holders[cache.row] = cache
+        return cache
+
+    def holds(self, cache: "Cache") -> bool:
+        """Whether a cache is this pool's and was not released."""
+        return self._holders.get(cache.row) is cache
 
     def release(self, cache: "Cache") -> None:
         """Give a row back. The cache must not be used afterwards.
@@ -133,9 +141,10 @@ class CachePool:
         Raises:
             RequestError: the cache is another pool's, or was released before.
         """
-        if cache.pool is not self or cache.row in self._free:
-            raise RequestError(f"row {cache.row} is not in use in this cache pool")
+        if not self.holds(cache):
+            raise RequestError(f"row {cache.row} of this cache pool is not in use by this cache")
         self._free.append(cache.row)
+        del self._holders[cache.row]
         cache.reset()
 
 

@@ -125,6 +125,7 @@ def load(
         RequestError: an unknown dtype or option, or a revision of what is not on the hub.
     """
     start = perf_counter()
+    on = default_device() if device is None else usable_device(device)
     registry = Registry.discover() if registry is None else registry
     fetch = partial(
         download, cache_dir=cache_dir, token=token, local_files_only=local_files_only, progress=progress
@@ -142,7 +143,6 @@ def load(
     for note in reading.notes:
         warnings.warn(f"{reading.path}: {note}", FuelWarning, stacklevel=2)
 
-    on = default_device() if device is None else torch.device(device)
     numerics = reading.numerics(
         dtype=dtype,
         cache_dtype=cache_dtype,
@@ -196,6 +196,21 @@ def read_config(
 def default_device() -> torch.device:
     """The first CUDA device, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """The device of a name.
+
+    Raises:
+        RequestError: there is no such device here.
+    """
+    try:
+        named = torch.device(device)
+        torch.empty(1, device=named)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise RequestError(f"device {device!r} cannot be used here: {reason}") from error
+    return named
 
 
 def locate(

@@ -147,7 +147,9 @@ class LanguageModel(Generation):
         if embeddings is None:
             assert token_ids is not None
             embeddings = self.embed(token_ids)
-        width = self.plan.hidden_size
+        width, dtype = self.plan.hidden_size, self.plan.numerics.activations
+        if embeddings.dtype is not dtype:
+            raise GeometryError(f"embeddings of {embeddings.dtype}; this model's activations are {dtype}")
         if embeddings.dim() != 3 or embeddings.shape[-1] != width or 0 in embeddings.shape:
             raise GeometryError(
                 f"{self.family.name}: embeddings of shape {list(embeddings.shape)}; [batch, tokens, {width}] "
@@ -170,7 +172,10 @@ class LanguageModel(Generation):
             RequestError: no token, ragged rows, or an id out of the vocabulary.
         """
         try:
-            ids = torch.as_tensor(token_ids, dtype=torch.int64, device=self.device)
+            given = torch.as_tensor(token_ids, device=self.device)
+            if given.numel() and (given.is_floating_point() or given.dtype is torch.bool):
+                raise RequestError(f"token_ids are {given.dtype}; whole numbers are expected")
+            ids = given.to(torch.int64)
         except (ValueError, TypeError) as error:
             raise RequestError(f"token_ids are no [batch, tokens] array of ids: {error}") from error
         if ids.dim() != 2 or ids.numel() == 0:
@@ -212,9 +217,10 @@ class LanguageModel(Generation):
         Raises:
             CapacityError: more than the positions that the model has.
         """
+        pool = self.cache_pool(rows=batch, capacity=capacity)
         return DecodeSession(
             self.decoder,
-            self.cache_pool(rows=batch, capacity=capacity),
+            [pool.acquire() for _ in range(batch)],
             backend_named(backend) if isinstance(backend, str) else backend,
             strict=strict,
         )
@@ -255,5 +261,14 @@ class LanguageModel(Generation):
         return replace(self, options=chosen, decoder=decoder)
 
     def save(self, folder: Path | str) -> None:
-        """Write config.json and model.safetensors in the family's published layout."""
+        """Write config.json and model.safetensors in the family's published layout.
+
+        Raises:
+            RequestError: the model was loaded with options, which config.json cannot hold.
+        """
+        if self.options != self.family.options():
+            raise RequestError(
+                f"{self.options} would be lost, as config.json holds no options: state what they choose in "
+                "config.json itself, or save with_options() of their defaults"
+            )
         save_checkpoint(Path(folder), self.decoder, self.family.weights, self.raw_config)

@@ -108,12 +108,14 @@ class StepTables:
         windows: an int64 scalar each mask variant, ``UNBOUNDED`` for none.
     """
 
+    device: torch.device
     ropes: tuple[RopeTable, ...]
     windows: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, plan: ModelPlan, device: torch.device) -> "StepTables":
         return cls(
+            device,
             tuple(RopeTable.of(variant, device) for variant in plan.rope.variants),
             tuple(
                 torch.tensor(UNBOUNDED if window is None else window, dtype=torch.int64, device=device)

@@ -4,7 +4,7 @@ Letters: B rows, T new tokens, M model width, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ class Decoder(nn.Module):
 
     Attributes:
         plan: what this model is.
-        tables: the plan's data on the model's device; float32 and int64, never cast.
         weights: the identity of its parameters.
     """
 
@@ -44,22 +43,31 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=False)
-        self.tables = StepTables.of(plan, torch.device("cpu"))
         self.weights = WeightSet()
-        self.register_load_state_dict_post_hook(lambda *_: self.weights_replaced())
+        self._tables = StepTables.of(plan, torch.device("cpu"))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Called by ``to``, ``half`` and their like: parameters move, tables follow uncast."""
+        """Called by ``to``, ``half`` and their like."""
         super()._apply(fn, recurse)
         self.weights_replaced()
         return self
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As in torch; with ``assign=True`` parameters are other tensors afterwards."""
+        found = super().load_state_dict(*args, **kwargs)
+        self.weights_replaced()
+        return found
+
     def weights_replaced(self) -> None:
         """Say that parameters are other tensors now: held plans bound to the old ones are void."""
         self.weights.epoch += 1
-        device = self.embed.weight.device
-        if device.type != "meta":
-            self.tables = StepTables.of(self.plan, device)
+
+    @property
+    def tables(self) -> StepTables:
+        """The plan's data on the model's device; float32 and int64, never cast."""
+        if self._tables.device != self.device and self.device.type != "meta":
+            self._tables = StepTables.of(self.plan, self.device)
+        return self._tables
 
     def share_weights(self, other: "Decoder") -> None:
         """Take the parameters of a decoder of the same parts: no copy, one identity."""
@@ -67,7 +75,6 @@ class Decoder(nn.Module):
             for name, parameter in module.named_parameters(recurse=False):
                 setattr(self.get_submodule(path), name, parameter)
         self.weights = other.weights
-        self.tables = StepTables.of(self.plan, self.device)
 
     @property
     def device(self) -> torch.device:

@@ -50,6 +50,13 @@ class FrontDoor(TyperGroup):
                     raise
                 print_notice("error", str(error), "red")
                 raise typer.Exit(1) from error
+            except BrokenPipeError:
+                raise  # whoever reads our output has seen enough: not an error
+            except OSError as error:
+                if ctx.params["debug"]:
+                    raise
+                print_notice("error", f"{error.filename or 'output'}: {error.strerror or error}", "red")
+                raise typer.Exit(1) from error
 
 
 _EXAMPLES = (

@@ -47,7 +47,7 @@ def read_prompts(path: Path) -> list[str]:
         RequestError: the file cannot be read, or a line is something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would split text at U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"{path} cannot be read: {error}") from error
     prompts = []
@@ -74,7 +74,7 @@ def _answered(path: Path, prompts: Sequence[str]) -> int:
     whole, newline, cut = text.rpartition("\n")
     if cut:
         path.write_text(whole + newline, encoding="utf-8")
-    lines = whole.splitlines()
+    lines = whole.split("\n") if whole else []
     for number, line in enumerate(lines):
         try:
             answered = json.loads(line)["prompt"]

@@ -122,6 +122,10 @@ def run(
         raise typer.BadParameter("give either a prompt or --input FILE", param_hint="PROMPT")
     if (input_file is None) != (output_file is None):
         raise typer.BadParameter("--input and --output go together", param_hint="--output")
+    if logprobs is not None and not as_json:
+        raise typer.BadParameter("log-probabilities are shown with --json", param_hint="--logprobs")
+    if as_json and input_file is not None:
+        raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
     from fuel_core.generate.sampling import Sampling
     from fuel_core.generate.settings import GenerationSettings
     from fuel_core.loading import load

@@ -30,19 +30,23 @@ def step_inputs(
 
 
 def append_inputs(
-    token_ids: Sequence[Sequence[int]], caches: Sequence[Cache], device: torch.device
+    token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], device: torch.device
 ) -> StepInputs:
-    """Freshly allocated inputs of a step that appends ``token_ids[b]`` to ``caches[b]``."""
+    """Freshly allocated inputs of a step that appends ``token_ids[b]`` to ``caches[b]``.
+
+    An idle row, where there is no cache, writes to the pool's spare row from its start on.
+    """
+    spare = next(cache.pool.spare_row for cache in caches if cache is not None)
     return step_inputs(
         token_ids,
-        [cache.length for cache in caches],
-        [cache.row for cache in caches],
-        [cache.regime for cache in caches],
+        [0 if cache is None else cache.length for cache in caches],
+        [spare if cache is None else cache.row for cache in caches],
+        [0 if cache is None else cache.regime for cache in caches],
         device,
     )
 
 
-def rebind(buffers: StepInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+def rebind(buffers: StepInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
     """Overwrite static ``buffers`` with the inputs of this token: four tiny copies."""
     fresh = append_inputs(token_ids, caches, torch.device("cpu"))
     buffers.token_ids_BT.copy_(fresh.token_ids_BT)

@@ -11,13 +11,13 @@ class Counters:
     """Counts since a session was made.
 
     Attributes:
-        plans: steps planned; one for any number of tokens is the promise.
+        plans: steps planned; one a batch size, for any number of tokens, is the promise.
         captures: of these, plans that captured a graph.
-        replays: tokens served by a held plan, the planned token included.
+        replays: steps served by a held plan, the planned one included.
         rebinds: times that a held plan was bound to another pool or decoder.
         copies: buffers that rebinding had to copy.
         drops: plans given up because they no longer fitted.
-        fallbacks: tokens served without a plan after a drop.
+        fallbacks: steps of one token served without a plan.
         reprefills: rows whose keys were computed anew when they crossed a RoPE regime.
     """
 

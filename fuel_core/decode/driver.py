@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from fuel_core.decode.session import DecodeSession
 
 
-def drive(session: DecodeSession, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+def drive(
+    session: DecodeSession, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
+) -> Tensor:
     """Append ``token_ids[b]`` to ``caches[b]`` and return the last tokens' logits, ``[B, V]``.
 
     The caches advance once, after success; whatever is raised leaves them and the held plan alone.
     """
     if len(token_ids[0]) != 1:
         return session.run_once(token_ids, caches)  # a held plan that still fits is kept
-    plan = session.held_plan(caches)  # drops one that no longer fits
+    plan = session.held_plan(caches)
     if plan is None:
-        plan = session.make_plan(token_ids, caches)
+        plan = session.make_plan(token_ids, caches)  # takes the place of one that no longer fits
     try:
         logits = session.replay(plan, token_ids, caches)
     except TopologyChanged:

@@ -6,6 +6,7 @@ Letters: B rows, T new tokens, V vocabulary.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,27 +49,33 @@ class DecodeSession:
 
     Attributes:
         decoder: the model; another one over the same weights keeps the held plans.
-        caches: this session's own rows, in order.
+        caches: this session's own rows, in order; of one pool.
         counters, phases: what was done, and seconds by phase.
         strict: after a batch size was planned once, planning it again is an error.
 
     Not safe for use from several threads at once.
     """
 
-    def __init__(self, decoder: Decoder, pool: CachePool, backend: Backend, *, strict: bool = False) -> None:
+    def __init__(
+        self, decoder: Decoder, caches: Sequence[Cache], backend: Backend, *, strict: bool = False
+    ) -> None:
         self.decoder = decoder
         self.backend = backend
         self.strict = strict
-        self.pool = pool
-        self.caches = tuple(pool.acquire() for _ in range(pool.rows))
+        self.caches = tuple(caches)
         self.counters = Counters()
         self.phases = PhaseTimes()
         self._plans: dict[int, HeldPlan] = {}
         self._planned_sizes: set[int] = set()
 
+    @property
+    def pool(self) -> CachePool:
+        """The pool of this session's own rows."""
+        return self.caches[0].pool
+
     @torch.no_grad()
     def step(
-        self, token_ids: Tensor | Sequence[Sequence[int]], caches: Sequence[Cache] | None = None
+        self, token_ids: Tensor | Sequence[Sequence[int]], caches: Sequence[Cache | None] | None = None
     ) -> Tensor:
         """Append tokens to caches and return the logits of each row's last token.
 
@@ -77,7 +84,8 @@ class DecodeSession:
         Args:
             token_ids: ``[B, T]`` ids.
             caches: one a row, of one pool; by default this session's own. Rows of another pool of
-                equal geometry re-bind the held plan.
+                equal geometry re-bind the held plan. None is an idle row of a step of one token: it
+                keeps the batch size, changes no cache, and its logits mean nothing.
 
         Returns:
             ``[B, V]``, at least float32. The caller's own until the next step of this session.
@@ -91,7 +99,7 @@ class DecodeSession:
         Whatever is raised, no cache has advanced and the session goes on.
         """
         with self._naming("step"):
-            rows = token_ids.tolist() if isinstance(token_ids, Tensor) else token_ids
+            rows = _as_rows(token_ids)
             caches = self.caches if caches is None else caches
             self._check(rows, caches)
             self._enter_regimes(rows, caches)
@@ -100,7 +108,7 @@ class DecodeSession:
     @torch.no_grad()
     def prefill(
         self,
-        token_ids: Sequence[int],
+        token_ids: Tensor | Sequence[int],
         cache: Cache | None = None,
         *,
         chunk_tokens: int = PREFILL_CHUNK_TOKENS,
@@ -114,48 +122,50 @@ class DecodeSession:
         Raises: as :meth:`step`.
         """
         with self._naming("prefill"):
-            caches = self.caches[:1] if cache is None else (cache,)
-            self._check([token_ids], caches)
-            self._enter_regimes([token_ids], caches)
-            logits = self._prefill(caches[0], token_ids, chunk_tokens, all_positions)
-            self.advance([token_ids], caches)
+            if chunk_tokens < 1:
+                raise RequestError(f"chunk_tokens is {chunk_tokens}; at least 1 is expected")
+            cache = self.caches[0] if cache is None else cache
+            rows = _as_rows([token_ids])
+            self._check(rows, (cache,))
+            self._enter_regimes(rows, (cache,))
+            logits = self._prefill(cache, rows[0], chunk_tokens, all_positions)
+            self.advance(rows, (cache,))
             return logits
 
     # The rungs of the ladder, called by decode/driver.py.
 
-    def run_once(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+    def run_once(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> Tensor:
         """D1: the eager step, row by row unless every row has one token."""
         if len(token_ids[0]) > 1:
             rows = zip(token_ids, caches, strict=True)
-            logits = torch.stack([self._prefill(cache, ids) for ids, cache in rows])
+            logits = torch.stack([self._prefill(cache, ids) for ids, cache in rows if cache is not None])
         else:
             self.counters.fallbacks += 1
             inputs = append_inputs(token_ids, caches, self.decoder.device)
-            hidden = self.decoder.step(inputs, caches[0].pool.layers)
+            hidden = self.decoder.step(inputs, _pool_of(caches).layers)
             logits = self.decoder.logits(hidden[:, -1])
         self.advance(token_ids, caches)
         return logits
 
-    def held_plan(self, caches: Sequence[Cache]) -> HeldPlan | None:
-        """The plan of this batch size, or None; one whose key no longer fits is dropped."""
+    def held_plan(self, caches: Sequence[Cache | None]) -> HeldPlan | None:
+        """The plan that fits these caches, or None."""
         plan = self._plans.get(len(caches))
-        if plan is not None and plan.key != self._key(caches):
-            self.drop(plan)
-            return None
-        return plan
+        return plan if plan is not None and plan.key == self._key(caches) else None
 
-    def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> HeldPlan:
-        """Plan the step of this batch size."""
+    def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> HeldPlan:
+        """Plan the step of this batch size; an older plan goes once the new one is there."""
         batch = len(caches)
         if self.strict and batch in self._planned_sizes:
             raise ReplanError(
                 f"a strict session planned batch size {batch} before and its plan no longer fits: the "
                 "model's structure, its weights or the geometry of the caches has changed since"
             )
-        pool = caches[0].pool
+        pool = _pool_of(caches)
         with self.phases.measure("plan"):
             inputs = append_inputs(token_ids, caches, self.decoder.device)
             step = self.backend.plan(self.decoder, pool, inputs)
+        if batch in self._plans:
+            self.drop(self._plans[batch])
         self.counters.plans += 1
         self._planned_sizes.add(batch)
         plan = HeldPlan(
@@ -170,10 +180,12 @@ class DecodeSession:
         self._plans[batch] = plan
         return plan
 
-    def replay(self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> Tensor:
+    def replay(
+        self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
+    ) -> Tensor:
         """D2: overwrite the step's inputs, bind what is new, replay."""
         with self.phases.measure("rebind"):
-            self._bind(plan, caches[0].pool)
+            self._bind(plan, _pool_of(caches))
             rebind(plan.inputs, token_ids, caches)
         with self.phases.measure("replay"):
             logits = plan.step.replay()
@@ -185,15 +197,17 @@ class DecodeSession:
         self._plans = {size: held for size, held in self._plans.items() if held is not plan}
         self.counters.drops += 1
 
-    def advance(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+    def advance(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
         """Count tokens that were written: once a call, after success."""
         for cache, ids in zip(caches, token_ids, strict=True):
-            cache.advance(ids)
+            if cache is not None:
+                cache.advance(ids)
 
     # What the rungs are made of.
 
-    def _key(self, caches: Sequence[Cache]) -> tuple[object, ...]:
-        return (self.decoder.plan.structure, self.decoder.weights, caches[0].pool.geometry, len(caches))
+    def _key(self, caches: Sequence[Cache | None]) -> tuple[object, ...]:
+        geometry = _pool_of(caches).geometry
+        return (self.decoder.plan.structure, self.decoder.weights, geometry, len(caches))
 
     def _bind(self, plan: HeldPlan, pool: CachePool) -> None:
         if plan.epoch != self.decoder.weights.epoch:
@@ -229,10 +243,12 @@ class DecodeSession:
                     logits.append(self.decoder.logits(hidden_TM))
             return torch.cat(logits) if all_positions else self.decoder.logits(hidden_TM[-1])
 
-    def _enter_regimes(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+    def _enter_regimes(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
         """Let each row use the RoPE regime of its length after this call; keys that were rotated
         under another one are computed anew."""
         for cache, ids in zip(caches, token_ids, strict=True):
+            if cache is None:
+                continue
             regime = self.decoder.plan.rope.regime(cache.length + len(ids))
             if regime == cache.regime:
                 continue
@@ -245,7 +261,7 @@ class DecodeSession:
                     cache.regime = Cache.UNSETTLED  # some keys are of either: the next call does it again
                     raise
 
-    def _check(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache]) -> None:
+    def _check(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
         plan = self.decoder.plan
         if not token_ids or len(token_ids) != len(caches):
             raise RequestError(f"{len(token_ids)} row(s) of tokens for {len(caches)} cache(s)")
@@ -254,20 +270,29 @@ class DecodeSession:
                 f"rows of {[len(ids) for ids in token_ids]} tokens in one step; there is no padding: "
                 "prefill each row by itself"
             )
-        pool = caches[0].pool
-        if any(cache.pool is not pool for cache in caches) or len({c.row for c in caches}) < len(caches):
-            raise RequestError("the caches of one step must be different rows of one pool")
+        active = [cache for cache in caches if cache is not None]
+        if not active or (len(active) < len(caches) and len(token_ids[0]) != 1):
+            raise RequestError("a step needs a cache, and idle rows stand only in steps of one token")
+        pool = active[0].pool
+        if not all(pool.holds(cache) for cache in active) or len({c.row for c in active}) < len(active):
+            raise RequestError("the caches of one step must be different rows of one pool, not released")
         check_geometry(plan.family, pool, plan.cache, plan.numerics.cache, self.decoder.device)
         for ids, cache in zip(token_ids, caches, strict=True):
-            cache.require(len(ids))
-            if cache.length + len(ids) > plan.position_limit:
-                raise CapacityError(
-                    f"{cache.length + len(ids)} tokens exceed the {plan.position_limit} positions that "
-                    "this model has"
-                )
-            for token in ids:
-                if not 0 <= token < plan.vocab_size:
-                    raise RequestError(f"token id {token} is outside of the vocabulary of {plan.vocab_size}")
+            self._check_row(ids, cache)
+
+    def _check_row(self, token_ids: Sequence[int], cache: Cache | None) -> None:
+        plan = self.decoder.plan
+        for token in token_ids:
+            if type(token) is not int or not 0 <= token < plan.vocab_size:
+                raise RequestError(f"token id {token} is outside of the vocabulary of {plan.vocab_size}")
+        if cache is None:
+            return
+        cache.require(len(token_ids))
+        length = cache.length + len(token_ids)
+        if length > plan.position_limit:
+            raise CapacityError(
+                f"{length} tokens exceed the {plan.position_limit} positions that this model has"
+            )
 
     @contextmanager
     def _naming(self, entry: str) -> Iterator[None]:
@@ -277,3 +302,22 @@ class DecodeSession:
         except FuelError as error:
             error.args = (f"{self.decoder.plan.family}: session.{entry}: {error}",)
             raise
+
+
+def _pool_of(caches: Sequence[Cache | None]) -> CachePool:
+    return next(cache.pool for cache in caches if cache is not None)
+
+
+def _as_rows(token_ids: Any) -> list[list[int]]:
+    """``[B, T]`` ids as lists.
+
+    Raises:
+        RequestError: it is no such array of whole numbers.
+    """
+    try:
+        return [
+            row.tolist() if isinstance(row, Tensor) else list(row)
+            for row in (token_ids.tolist() if isinstance(token_ids, Tensor) else token_ids)
+        ]
+    except TypeError as error:
+        raise RequestError(f"token ids are a [batch, tokens] array of whole numbers: {error}") from error

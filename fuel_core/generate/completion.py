@@ -54,7 +54,8 @@ class Completion:
     Attributes:
         choices: ``n`` continuations.
         prompt_token_ids: what they continue.
-        timings, counters: of the run and its session.
+        timings: of the run.
+        counters: of its session, since the session was made.
     """
 
     choices: tuple[Choice, ...]

@@ -7,6 +7,9 @@ from dataclasses import replace
 from time import sleep
 from typing import Any, cast, overload
 
+from torch import Tensor
+
+from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
 from fuel_core.errors import CapacityError, RequestError
 from fuel_core.generate.completion import Completion
@@ -31,6 +34,7 @@ class Generation(ABC):
     """Generation over a plan, a tokenizer and decode sessions."""
 
     load_s: float
+    decoder: Decoder
 
     @property
     @abstractmethod
@@ -85,10 +89,16 @@ class Generation(ABC):
             raise RequestError("there is no prompt to continue")
         if batch < 1:
             raise RequestError(f"batch is {batch}; at least one row is expected")
+        self._check_ids(settings)
         tokens = [
             self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts
         ]
-        stopping = [self._stopping(prompt, settings) for prompt in tokens]
+        limit = self.plan.position_limit
+        if session is not None:
+            if session.decoder.weights is not self.decoder.weights:
+                raise RequestError("the session is another model's; make one with session() of this model")
+            limit = min(limit, session.pool.capacity)
+        stopping = [self._stopping(prompt, settings, limit) for prompt in tokens]
         if session is not None:
             return GenerationRun(
                 session, self.tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
@@ -98,23 +108,34 @@ class Generation(ABC):
         session = self.session(capacity, rows, backend=backend, strict=strict)
         return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
 
-    def _stopping(self, prompt: Sequence[int], settings: GenerationSettings) -> Stopping:
+    def _check_ids(self, settings: GenerationSettings) -> None:
+        for name, ids in (
+            ("stop_token_ids", settings.stop_token_ids),
+            ("logit_bias", settings.sampling.logit_bias),
+        ):
+            wrong = [token for token in ids if not 0 <= token < self.plan.vocab_size]
+            if wrong:
+                raise RequestError(
+                    f"{name} holds {wrong[0]}, outside of the vocabulary of {self.plan.vocab_size}"
+                )
+
+    def _stopping(self, prompt: Sequence[int], settings: GenerationSettings, limit: int) -> Stopping:
         if not prompt:
             raise RequestError("the prompt is empty: a continuation needs at least one token")
-        limit = self.plan.position_limit
         max_tokens = settings.max_tokens
         if max_tokens is None:
             max_tokens = max(1, min(DEFAULT_MAX_TOKENS, limit - len(prompt)))
         if len(prompt) + max_tokens > limit:
             raise CapacityError(
                 f"{self.plan.family}: a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the "
-                f"{limit} positions that this model has"
+                f"{limit} positions that this model or its session has"
             )
-        own = frozenset() if settings.ignore_eos else self.stop_token_ids
+        # a checkpoint may name an end token that its model does not have
+        own = {token for token in self.stop_token_ids if token < self.plan.vocab_size}
         return Stopping(
             max_tokens=max_tokens,
             min_tokens=settings.min_tokens,
-            token_ids=own | frozenset(settings.stop_token_ids),
+            token_ids=frozenset(settings.stop_token_ids) | (set() if settings.ignore_eos else own),
             strings=tuple(settings.stop),
         )
 
@@ -282,6 +303,10 @@ def _close(stream: GenerationRun | TextStream) -> None:
 
 def _as_list(prompt: Prompt | Sequence[Prompt]) -> tuple[Sequence[Prompt], bool]:
     """The prompts, and whether it was a single one: text, or a sequence of ids."""
+    if isinstance(prompt, Tensor):
+        prompt = prompt.tolist()
+    if not isinstance(prompt, str | Sequence):
+        raise RequestError(f"a prompt is text or token ids, or a list of such; got {prompt!r}")
     if isinstance(prompt, str) or all(isinstance(part, int) for part in prompt):
         return [cast(Prompt, prompt)], True
     return cast(Sequence[Prompt], prompt), False

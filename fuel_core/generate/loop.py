@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from fuel_core.cache import Cache
 from fuel_core.decode import DecodeSession
 from fuel_core.generate.sequence import SequenceState
 
@@ -27,26 +26,31 @@ def run_sequences(
     The last token of a sequence is not fed back. Sequences do not influence each other.
     """
     waiting = list(reversed(sequences))
-    free = list(reversed(session.caches))
-    running: list[tuple[SequenceState, Cache]] = []
+    rows: list[SequenceState | None] = [None] * len(session.caches)
 
     def accept(sequence: SequenceState, logits_V: torch.Tensor) -> str:
         with session.phases.measure("sample"):
             return sequence.accept(logits_V)
 
-    while waiting or running:
-        while waiting and free:
-            sequence, cache = waiting.pop(), free.pop()
-            cache.truncate(_shared(cache.token_ids, sequence.prompt) if keep_prefix else 0)
-            running.append((sequence, cache))
-            yield sequence, accept(sequence, session.prefill(sequence.prompt[cache.length :], cache))
-        free += [cache for sequence, cache in running if sequence.finish_reason]
-        running = [(sequence, cache) for sequence, cache in running if not sequence.finish_reason]
-        if running and not (waiting and free):
-            caches = tuple(cache for _, cache in running)
-            logits_BV = session.step([[sequence.token_ids[-1]] for sequence, _ in running], caches)
-            for (sequence, _), logits_V in zip(running, logits_BV, strict=True):
-                yield sequence, accept(sequence, logits_V)
+    while True:
+        for place, cache in enumerate(session.caches):
+            while rows[place] is None and waiting:
+                sequence = waiting.pop()
+                cache.truncate(_shared(cache.token_ids, sequence.prompt) if keep_prefix else 0)
+                text = accept(sequence, session.prefill(sequence.prompt[cache.length :], cache))
+                rows[place] = None if sequence.finish_reason else sequence
+                yield sequence, text
+        if not any(rows):
+            return
+        # rows that have nothing left to do stay, idle: another batch size would be another plan
+        tokens = [[sequence.token_ids[-1] if sequence else 0] for sequence in rows]
+        active = [cache if sequence else None for sequence, cache in zip(rows, session.caches, strict=True)]
+        logits_BV = session.step(tokens, active)
+        for place, running in enumerate(rows):
+            if running is not None:
+                text = accept(running, logits_BV[place])
+                rows[place] = None if running.finish_reason else running
+                yield running, text
 
 
 def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:

@@ -86,6 +86,7 @@ class GenerationRun:
 
     def _run(self) -> Generator[Piece, None, None]:
         start = first = perf_counter()
+        self._before = replace(self._session.phases)
         places = {
             sequence: (prompt, choice)
             for prompt, choices in enumerate(self._sequences)
@@ -108,16 +109,16 @@ class GenerationRun:
             yield Piece(prompt, choice, text, sequence.token_ids[-1])
 
     def _timings(self, start: float, first: float, stop: float, tokens: int) -> Timings:
-        phases = self._session.phases
+        now, before = self._session.phases, self._before
         return Timings(
             load_ms=self._load_s * 1e3,
             first_token_ms=(first - start) * 1e3,
             total_ms=(stop - start) * 1e3,
-            prefill_ms=phases.prefill * 1e3,
-            plan_ms=phases.plan * 1e3,
-            rebind_ms=phases.rebind * 1e3,
-            replay_ms=phases.replay * 1e3,
-            sample_ms=phases.sample * 1e3,
+            prefill_ms=(now.prefill - before.prefill) * 1e3,
+            plan_ms=(now.plan - before.plan) * 1e3,
+            rebind_ms=(now.rebind - before.rebind) * 1e3,
+            replay_ms=(now.replay - before.replay) * 1e3,
+            sample_ms=(now.sample - before.sample) * 1e3,
             tokens_per_s=(tokens - 1) / (stop - first) if tokens > 1 else None,
         )
 

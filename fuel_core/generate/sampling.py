@@ -77,8 +77,10 @@ class Sampling:
             if not _is_number(value) or not math.isfinite(value):
                 raise RequestError(f"{name} is {value!r}; expected a finite number (0 is off)")
         for token, bias in self.logit_bias.items():
-            if not _is_integer(token) or token < 0 or not _is_number(bias) or math.isnan(bias):
-                raise RequestError(f"logit_bias gives {token!r} {bias!r}; expected a token id and a number")
+            if not _is_integer(token) or token < 0 or not _is_number(bias) or not bias < math.inf:
+                raise RequestError(
+                    f"logit_bias gives {token!r} {bias!r}; expected a token id and a number below infinity"
+                )
         if self.seed is not None and not (_is_integer(self.seed) and 0 <= self.seed < 2**64):
             raise RequestError(f"seed is {self.seed!r}; expected None or an integer in 0..2**64-1")
 

@@ -40,9 +40,15 @@ class GenerationSettings:
     processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            raise RequestError(f"stop is the string {self.stop!r}; expected a list of strings")
-        if self.n < 1:
-            raise RequestError(f"n is {self.n}; at least one continuation is expected")
-        if self.logprobs is not None and self.logprobs < 0:
-            raise RequestError(f"logprobs is {self.logprobs}; expected None or a number of alternatives")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
+            raise RequestError(f"stop is {self.stop!r}; expected a list of strings")
+        if not all(type(token) is int for token in self.stop_token_ids):
+            raise RequestError(f"stop_token_ids is {self.stop_token_ids!r}; expected a list of token ids")
+        for name, value, least in (
+            ("max_tokens", self.max_tokens, 1),
+            ("min_tokens", self.min_tokens, 0),
+            ("n", self.n, 1),
+            ("logprobs", self.logprobs, 0),
+        ):
+            if value is not None and (type(value) is not int or value < least):
+                raise RequestError(f"{name} is {value!r}; a whole number of at least {least} is expected")

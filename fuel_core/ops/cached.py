@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuel_core.errors import CapacityError, GeometryError
 from fuel_core.ops.precision import at_least_float32
 from fuel_core.plans.mask import first_visible, visible
 
@@ -42,13 +43,18 @@ def attend(
         rows_B: int64, the pool row of each sequence.
         positions_BT: int64, consecutive along T; the token at position p attends to 0..p.
         window: int64 scalar, the window in tokens (``UNBOUNDED`` for none).
-        mask_TS: bool, True where token T sees key S, for T > 1 alone (B is 1 then).
+        mask_TS: bool, True where token T sees key S; needed for T > 1 (B is 1 then), None for T == 1.
         scale: factor on the scores.
         softcap: scores become ``softcap * tanh(scores / softcap)``; None leaves them.
 
     Returns:
         ``[B, T, H, D]`` in the dtype of ``q``. Not differentiable.
+
+    Raises:
+        GeometryError: several tokens without a mask, or a mask and one token.
     """
+    if (q_BTHD.shape[1] > 1) != (mask_TS is not None):
+        raise GeometryError(f"{q_BTHD.shape[1]} token(s) with{'out' if mask_TS is None else ''} a mask")
     out_BTHD: Tensor = torch.ops.fuel.attend(
         q_BTHD,
         k_new_BTGD,
@@ -119,6 +125,8 @@ def attend_cpu(
     outputs = []
     for b, (row, start) in enumerate(zip(rows.tolist(), positions[:, 0].tolist(), strict=True)):
         stop = start + tokens
+        if stop > k_pool.shape[2]:  # a slice would drop what lies beyond, in silence
+            raise CapacityError(f"position {stop - 1} is beyond the capacity of {k_pool.shape[2]} tokens")
         k_pool[row, :, start:stop] = k_new[b].transpose(0, 1)
         v_pool[row, :, start:stop] = v_new[b].transpose(0, 1)
         low = max(0, first_visible(start, width))

@@ -88,9 +88,9 @@ class Case:
         backend: Backend | None = None,
         strict: bool = True,
     ) -> DecodeSession:
-        return DecodeSession(
-            self.decoder, self.pool(rows, capacity), backend or EagerBackend(), strict=strict
-        )
+        pool = self.pool(rows, capacity)
+        caches = [pool.acquire() for _ in range(rows)]
+        return DecodeSession(self.decoder, caches, backend or EagerBackend(), strict=strict)
 
     def one_shot(self, token_ids: list[int]) -> torch.Tensor:
         """The logits of every position by the one-shot forward, ``[T, V]``."""

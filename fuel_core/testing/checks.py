@@ -53,11 +53,14 @@ def require_window_bites(plan: MaskPlan, tokens: int) -> None:
 def held_step_equals_eager_step(case: Case) -> None:
     """Replaying the held plan gives the bits that an eager step gives."""
     tokens = case.token_ids(seed=1)
-    planned, eager = case.session(), case.session()
+    planned, eager = case.session(rows=2), case.session(rows=2)
     for session in (planned, eager):
-        session.prefill(tokens[:PREFILLED])
+        session.prefill(tokens[:PREFILLED], session.caches[0])
+        session.prefill(tokens[3:PREFILLED], session.caches[1])
     for position, token in enumerate(tokens[PREFILLED:], start=PREFILLED):
-        held, once = planned.step([[token]])[0], eager.prefill([token])
+        rows = [[token], [tokens[position - 3]]]
+        with torch.no_grad():
+            held, once = planned.step(rows), eager.run_once(rows, eager.caches)
         assert torch.equal(held, once), (
             f"token {position}: replay and eager step differ by {gap(held, once):.3g}"
         )

@@ -59,7 +59,10 @@ class Checkpoint:
         else:
             raise _no_weights(folder)
         shards = tuple(SafetensorsFile(path) for path in paths)
-        return cls(folder=folder, shards=shards, tensors=_merge(folder, shards, placement))
+        tensors = _merge(folder, shards, placement)
+        if not tensors:
+            raise CheckpointError(f"{', '.join(str(path) for path in paths)} holds no tensor")
+        return cls(folder=folder, shards=shards, tensors=tensors)
 
     @property
     def total_bytes(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.errors import CheckpointError, FuelWarning
+from fuel_core.errors import CheckpointError, FuelWarning, PlanError
 from fuel_core.weights.checkpoint import Checkpoint
 from fuel_core.weights.names import Source, WeightNames, sources
 from fuel_core.weights.progress import Progress
@@ -91,8 +91,16 @@ def load_weights(
 
     Raises:
         CheckpointError: parameters without a tensor, tensors without a use, or shapes that differ.
+        PlanError: the family names one tensor for two parameters.
     """
-    wanted = {source.tensor: source for source in sources(decoder, names)}
+    wanted: dict[str, Source] = {}
+    for source in sources(decoder, names):
+        if source.tensor in wanted:
+            raise PlanError(
+                f"the family's weights name {source.tensor} for both {wanted[source.tensor].path} and "
+                f"{source.path}"
+            )
+        wanted[source.tensor] = source
     _account(checkpoint, wanted, names)
     weights = decoder.plan.numerics.weights
     filled: dict[tuple[nn.Module, str], Tensor] = {}
@@ -102,14 +110,14 @@ def load_weights(
     for name, tensor in checkpoint:
         done += checkpoint.tensors[name].nbytes
         report("loading", done, checkpoint.total_bytes)
-        source = wanted.get(name)
-        if source is None:
+        place = wanted.get(name)
+        if place is None:
             continue
-        key = (source.module, source.parameter)
+        key = (place.module, place.parameter)
         if key not in filled:
-            shape = source.module.get_parameter(source.parameter).shape
-            filled[key] = torch.empty(shape, dtype=source.rule.dtype(weights), device=device)
-        filled[key][source.piece.rows].copy_(tensor)
+            shape = place.module.get_parameter(place.parameter).shape
+            filled[key] = torch.empty(shape, dtype=place.rule.dtype(weights), device=device)
+        filled[key][place.piece.rows].copy_(tensor)
     for (module, parameter), value in filled.items():
         setattr(module, parameter, nn.Parameter(value, requires_grad=False))
     decoder.weights_replaced()

@@ -23,7 +23,7 @@ def dtype_of(name: str | torch.dtype) -> torch.dtype:
     Raises:
         RequestError: a dtype that no model runs in.
     """
-    dtype = name if isinstance(name, torch.dtype) else _NAMES.get(name.removeprefix("torch."))
+    dtype = name if isinstance(name, torch.dtype) else _NAMES.get(str(name).removeprefix("torch."))
     if dtype is None or dtype not in _NAMES.values():
         raise RequestError(f"dtype {name} is unknown; known are {', '.join(_NAMES)}")
     return dtype

@@ -26,7 +26,7 @@ def save_checkpoint(
     Args:
         folder: made if absent.
         names: the family's tensor names, ``family.weights``.
-        config: the content of config.json; ``torch_dtype`` is set to what is stored.
+        config: the content of config.json; its dtype is set to what is stored, under the key it uses.
         dtype: of all stored tensors; None stores each parameter in the dtype that it has.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,9 @@ def save_checkpoint(
         # a clone: safetensors refuses views that share storage
         tensors[source.tensor] = value.to("cpu", dtype or value.dtype, copy=True).contiguous()
     stored = dtype or decoder.embed.weight.dtype
-    content = {**config, "torch_dtype": str(stored).removeprefix("torch.")}
+    key = "dtype" if "dtype" in config else "torch_dtype"
+    content = {name: value for name, value in config.items() if name not in ("dtype", "torch_dtype")}
+    content[key] = str(stored).removeprefix("torch.")
     _replace(folder / "config.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
 

@@ -133,7 +133,7 @@ def test_the_family_is_found_with_its_package(reader: Reader) -> None:
 @pytest.mark.slow
 def test_the_conformance_kit_passes(reader: Reader) -> None:
     out = reader.follow("pytest", "-v", "-W", "error", "-p", "no:cacheprovider", "--color=no")
-    passed = re.search(r"(\d+) passed in", out)
+    passed = re.search(r"(\d+) passed, \d+ skipped in", out)  # skipped: windows, biases, goldens
     assert passed is not None, out
     assert int(passed[1]) > 40
     for name in ("rope_theta is ignored", "the two norms are confused"):

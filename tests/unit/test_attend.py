@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fuel_core.errors import CapacityError, GeometryError
 from fuel_core.ops import attend
 from fuel_core.ops.cached import attend_cpu, attend_reference
 from fuel_core.plans import UNBOUNDED, visible
@@ -122,7 +123,7 @@ def test_dispatches_to_the_cpu_path() -> None:
 
 
 def test_pools_of_another_dtype() -> None:
-    """A cache may be narrower than the activations: it is widened where it is read, never copied."""
+    """A cache may be narrower than the activations: what is attended is widened for the step."""
     exact = call([9], dtype=torch.float32).run(attend_cpu)[0]
     narrow = call([9], dtype=torch.float32, pool_dtype=torch.bfloat16).run(attend_cpu)[0]
     assert narrow.dtype is torch.float32
@@ -137,3 +138,20 @@ def test_declares_truly_what_it_mutates_and_returns(name: str) -> None:
     torch.library.opcheck(
         torch.ops.fuel.attend.default, arguments, test_utils=("test_schema", "test_faketensor")
     )
+
+
+def test_several_tokens_need_a_mask() -> None:
+    """Without one the kernels disagreed: the definition stayed causal, the CPU path looked ahead."""
+    case = call([3], 4)
+    for mask in (None, case.rest[3]):
+        one = case if mask is None else call([3])
+        arguments = (*one.arguments, one.k_pool, one.v_pool, *one.rest[:3], mask, *one.rest[4:])
+        with pytest.raises(GeometryError, match="mask"):
+            attend(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_position_beyond_the_capacity_is_refused() -> None:
+    """A slice past the end is empty: the write was dropped and stale keys were attended."""
+    case = call([C])
+    with pytest.raises(CapacityError, match=f"position {C} is beyond the capacity of {C}"):
+        case.run(attend)

@@ -54,9 +54,9 @@ def test_rows_are_given_once_and_come_back_empty() -> None:
         rows.acquire()
     first.advance([1, 2])
     rows.release(first)
-    with pytest.raises(RequestError, match="not in use"):
+    with pytest.raises(RequestError, match="not in use by this cache"):
         rows.release(first)
-    with pytest.raises(RequestError, match="not in use"):
+    with pytest.raises(RequestError, match="not in use by this cache"):
         pool().release(second)
     assert rows.acquire().length == 0
 

@@ -9,7 +9,7 @@ import torch
 
 import fuel_core
 from fuel_core import LanguageModel
-from fuel_core.errors import RequestError
+from fuel_core.errors import CapacityError, RequestError
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.settings import GenerationSettings
 
@@ -43,8 +43,11 @@ class TestBatch:
         assert [c.token_ids for c in together] == [c.token_ids for c in alone]
 
     def test_one_plan_a_batch_size(self, model: LanguageModel) -> None:
-        settings = GenerationSettings(max_tokens=12, ignore_eos=True)
-        completions = model.generate(PROMPTS[:3], settings, batch=3, strict=True)
+        """Rows that end at different tokens do not shrink the batch: that would be another plan."""
+        free = [model.generate(prompt, max_tokens=12).token_ids for prompt in PROMPTS]
+        settings = GenerationSettings(max_tokens=12, stop_token_ids=[free[0][2], free[2][5]])
+        completions = model.generate(PROMPTS, settings, batch=3, strict=True)
+        assert len({len(completion.token_ids) for completion in completions}) > 1
         assert completions[-1].counters.plans == 1
 
     def test_pieces_say_whose_they_are(self, model: LanguageModel) -> None:
@@ -156,6 +159,63 @@ class TestLogprobs:
         assert model.generate([1], max_tokens=2).choices[0].logprobs == ()
 
 
+class TestSharedSession:
+    def test_timings_are_of_the_run_alone(self, model: LanguageModel) -> None:
+        session = model.session(64)
+        for _ in range(3):
+            stream = model.stream("Hello", max_tokens=8, session=session)
+            assert "".join(stream)
+            assert stream.completion is not None
+            timings = stream.completion.timings
+            parts = timings.prefill_ms + timings.plan_ms + timings.rebind_ms + timings.replay_ms
+            assert parts + timings.sample_ms <= timings.total_ms
+
+    def test_its_capacity_is_a_limit_before_anything_runs(self, model: LanguageModel) -> None:
+        session = model.session(8)
+        with pytest.raises(CapacityError, match="5 tokens and 4 new ones exceed the 8"):
+            model.stream("Hello", max_tokens=4, session=session)
+        assert len(model.run(["Hello"], session=session).finish()[0].token_ids) == 3
+
+    def test_another_models_session_is_refused(
+        self, model: LanguageModel, checkpoint: Callable[..., Path]
+    ) -> None:
+        other = fuel_core.load(checkpoint("mixed-window"), dtype="float64")
+        with pytest.raises(RequestError, match="another model's"):
+            model.stream("Hello", session=other.session(64))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_tokens": "3"},
+        {"stop": [3]},
+        {"n": 2.5},
+        {"n": 0},
+        {"logprobs": -1},
+        {"stop_token_ids": [99_999]},
+        {"stop_token_ids": ["a"]},
+        {"sampling": Sampling(logit_bias={99_999: 1.0})},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused(model: LanguageModel, settings: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        model.generate("Hello", GenerationSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_prompts_may_be_tensors_and_nothing_else_odd(model: LanguageModel) -> None:
+    tensor = torch.tensor([1, 2, 3])
+    assert model.generate(tensor, max_tokens=3).token_ids == model.generate([1, 2, 3], max_tokens=3).token_ids  # type: ignore[call-overload]
+    for prompt in (None, 3, {"a": 1}):
+        with pytest.raises(RequestError, match="text or token ids"):
+            model.generate(prompt)  # type: ignore[call-overload]
+
+
+def test_an_end_token_beyond_the_vocabulary_never_comes(model: LanguageModel) -> None:
+    ended = model_with_stop(model, 99_999)
+    assert ended.generate("Hello", GenerationSettings(max_tokens=4, min_tokens=2)).token_ids
+
+
 def test_processors_see_prompt_and_text(model: LanguageModel) -> None:
     seen: list[tuple[list[int], list[int]]] = []
 
@@ -172,7 +232,7 @@ def test_processors_see_prompt_and_text(model: LanguageModel) -> None:
 def test_a_stream_of_several_is_refused(model: LanguageModel) -> None:
     with pytest.raises(RequestError, match="n is 2; iterate over run"):
         model.stream("x", GenerationSettings(n=2))
-    with pytest.raises(RequestError, match="stop is the string"):
+    with pytest.raises(RequestError, match=r"stop is .x.; expected a list"):
         GenerationSettings(stop="x")
 
 

@@ -95,6 +95,14 @@ class TestForward:
         with pytest.raises(RequestError, match=named):
             model.forward(ids)  # type: ignore[arg-type]
 
+    def test_numbers_of_another_kind_are_refused(self, model: LanguageModel) -> None:
+        """Token 1.7 ran as token 1, and integer embeddings ended in an error of torch."""
+        with pytest.raises(RequestError, match="float32; whole numbers"):
+            model.forward([[1.7]])  # type: ignore[list-item]
+        for dtype in (torch.int64, torch.float32):
+            with pytest.raises(GeometryError, match=r"activations are torch.float64"):
+                model.forward(embeddings=torch.zeros(1, 4, 48, dtype=dtype))
+
     def test_ragged_ids_and_two_inputs_are_refused(self, model: LanguageModel) -> None:
         with pytest.raises(RequestError, match=r"no .batch, tokens. array"):
             model.forward([[1, 2], [3]])

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fuel_core
-from fuel_core.errors import CheckpointError, FuelWarning, RequestError
+from fuel_core.errors import CheckpointError, FuelWarning, PlanError, RequestError
+from fuel_core.registry import Registry
+from fuel_core.testing import Case
+from fuel_core.weights.checkpoint import Checkpoint
+from fuel_core.weights.load import load_weights
 
 Edit = Callable[[dict[str, Tensor]], object]
 HEAD, EMBED = "lm_head.weight", "model.embed_tokens.weight"
@@ -281,3 +286,46 @@ def test_progress_counts_the_stored_bytes(checkpoint: Callable[..., Path]) -> No
     assert told[0] == ("loading", 0, total)
     assert told[-1] == ("loading", total, total)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+def test_a_saved_dtype_keeps_the_key_of_the_file(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """Both keys, with different values, are a file that cannot be loaded."""
+    folder = set_config(checkpoint(), dtype="float32", torch_dtype="absent")
+    fuel_core.load(folder, dtype="bfloat16").save(tmp_path / "again")
+    raw = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (raw["dtype"], "torch_dtype" in raw) == ("bfloat16", False)
+    assert fuel_core.load(tmp_path / "again").plan.numerics.weights is torch.bfloat16
+
+
+def test_options_are_not_lost_by_saving(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """config.json has no place for them, so that the saved model would be another one."""
+    model = fuel_core.load(checkpoint(), options={"window_layers": "last"})
+    with pytest.raises(RequestError, match=r"window_layers='last'.*would be lost"):
+        model.save(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_file_without_tensors_is_refused(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    save_file({}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model.safetensors holds no tensor"):
+        fuel_core.load(folder)
+
+
+def test_a_tensor_for_two_parameters_is_the_familys_fault(checkpoint: Callable[..., Path]) -> None:
+    """The second filling took the place of the first, and a parameter stayed without a value."""
+    folder = checkpoint()
+    registry = Registry.discover()
+    family = registry.family("qwen2")
+    modules = dict(family.weights.modules)
+    modules["layers.{layer}.feed_forward_norm"] = modules["layers.{layer}.mixer_norm"]
+    decoder = Case.build(family, "dense").decoder
+    names = replace(family.weights, modules=modules, excused=("*post_attention_layernorm*",))
+    with pytest.raises(PlanError, match=r"input_layernorm.weight for both layers.0.mixer_norm.weight and"):
+        load_weights(decoder, Checkpoint.open(folder), names, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("choice", [{"device": "warp"}, {"device": "cuda:7"}, {"dtype": 5}], ids=str)
+def test_devices_and_dtypes_that_are_none(checkpoint: Callable[..., Path], choice: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        fuel_core.load(checkpoint(), **choice)  # type: ignore[arg-type]

@@ -77,3 +77,27 @@ def test_input_and_output_go_together(checkpoint: Callable[..., Path], prompts: 
     assert result.exit_code == 2
     result = CliRunner().invoke(app, ["run", str(checkpoint()), "text", "--input", str(prompts)])
     assert result.exit_code == 2
+
+
+def test_separators_within_a_text_are_text(checkpoint: Callable[..., Path], prompts: Path) -> None:
+    """U+2028 and its like end no line of JSON; splitting there broke prompts and resuming alike."""
+    text = "one\u2028two\u0085three"
+    prompts.write_text(json.dumps({"prompt": text}, ensure_ascii=False) + "\n")
+    folder, answers = checkpoint(), prompts.with_name("answers.jsonl")
+    for _ in range(2):
+        assert fuel(folder, prompts, answers)[0] == 0
+    (line,) = answers.read_text().split("\n")[:-1]
+    assert json.loads(line)["prompt"] == text
+
+
+def test_an_output_that_cannot_be_written_is_one_message(
+    checkpoint: Callable[..., Path], prompts: Path
+) -> None:
+    status, err = fuel(checkpoint(), prompts, prompts.parent / "absent" / "answers.jsonl")
+    assert (status, "No such file" in err, "Traceback" in err) == (1, True, False), err
+
+
+def test_choices_without_an_effect_are_refused(checkpoint: Callable[..., Path], prompts: Path) -> None:
+    folder = str(checkpoint())
+    for arguments in (["Hello", "--logprobs", "2"], ["--input", str(prompts), "--output", "x", "--json"]):
+        assert CliRunner().invoke(app, ["run", folder, *arguments]).exit_code == 2

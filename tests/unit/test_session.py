@@ -1,5 +1,6 @@
 """The ladder and the session: which path serves a step, what voids a plan, what survives."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -131,6 +132,88 @@ def test_a_strict_session_plans_each_batch_size_once(case: Case) -> None:
         session.step([[1]], (other,))
     assert other.length == 0
     assert session.counters.plans == 2
+    session.step([[1]], decode_one)  # its own rows' plan is still there
+
+
+def test_a_plan_that_fails_to_be_replaced_is_kept(case: Case) -> None:
+    """A stale plan goes only when the new one is there, so a failure leaves the old rows served."""
+
+    class FailsLater(RecordingBackend):
+        def plan(self, *args: object) -> object:  # type: ignore[override]
+            if "plan" in self.events:
+                raise MemoryError("no room for a second graph")
+            return super().plan(*args)  # type: ignore[arg-type]
+
+    session = case.session(backend=FailsLater(), strict=False)  # type: ignore[arg-type]
+    session.prefill(TOKENS[:10])
+    decode(case, session, 10, 12)
+    with pytest.raises(MemoryError):
+        session.step([[1]], (case.pool(capacity=40).acquire(),))
+    decode(case, session, 12, 15)
+    assert (session.counters.plans, session.counters.drops) == (1, 0)
+
+
+def test_idle_rows_keep_the_batch_size_and_touch_no_cache(case: Case) -> None:
+    session = case.session(rows=3)
+    for cache, tokens in zip(session.caches, (TOKENS[:5], TOKENS[5:9], TOKENS[9:20]), strict=True):
+        session.prefill(tokens, cache)
+    first, idle, last = session.caches
+    before = [t[idle.row].clone() for layer in session.pool.layers for t in layer.tensors]
+    for offset in range(3):
+        rows = [[TOKENS[30 + offset]], [0], [TOKENS[40 + offset]]]
+        logits = session.step(rows, (first, None, last))
+        for row, held in ((0, first.token_ids), (2, last.token_ids)):
+            assert_close(logits[row], case.one_shot(held)[-1], EXACT, f"row {row}")
+    after = [t[idle.row] for layer in session.pool.layers for t in layer.tensors]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert (idle.length, session.counters.plans) == (4, 1)
+    with pytest.raises(RequestError, match="needs a cache"):
+        session.step([[1], [1]], (None, None))
+    with pytest.raises(RequestError, match="idle rows stand only in steps of one token"):
+        session.step([[1, 2], [1, 2]], (first, None))
+
+
+def test_a_released_cache_is_refused(case: Case) -> None:
+    """Its row may be another sequence's by now, which its writes would corrupt."""
+    pool = case.pool(rows=2)
+    released = pool.acquire()
+    pool.release(released)
+    owner = pool.acquire()
+    assert owner.row == released.row
+    session = case.session()
+    with pytest.raises(RequestError, match="not released"):
+        session.step([[1]], (released,))
+    with pytest.raises(RequestError, match="not in use by this cache"):
+        pool.release(released)
+    session.step([[1]], (owner,))
+
+
+@pytest.mark.parametrize(
+    "ids", [[[1.7]], [[True]], [["a"]], [1], None, torch.tensor([[1.5]]), [[None]]], ids=repr
+)
+def test_what_is_no_token_id_is_refused(case: Case, ids: object) -> None:
+    """A fraction was cut to a whole number in silence."""
+    session = case.session()
+    with pytest.raises(RequestError):
+        session.step(ids)  # type: ignore[arg-type]
+    assert session.caches[0].token_ids == []
+
+
+def test_prefill_takes_a_tensor_and_refuses_empty_chunks(case: Case) -> None:
+    session = case.session()
+    logits = session.prefill(torch.tensor(TOKENS[:6]))
+    assert_close(logits, case.one_shot(TOKENS[:6])[-1], EXACT, "a tensor")
+    assert session.caches[0].token_ids == TOKENS[:6]
+    for chunk in (0, -1):
+        with pytest.raises(RequestError, match=f"chunk_tokens is {chunk}"):
+            session.prefill([1], chunk_tokens=chunk)
+
+
+def test_a_copy_of_a_decoder_watches_its_own_weights(case: Case) -> None:
+    twin = copy.deepcopy(case.decoder)
+    epochs = (case.decoder.weights.epoch, twin.weights.epoch)
+    twin.load_state_dict(case.decoder.state_dict())
+    assert (case.decoder.weights.epoch, twin.weights.epoch) == (epochs[0], epochs[1] + 1)
 
 
 def test_another_capacity_is_another_plan(case: Case) -> None:

@@ -51,23 +51,34 @@ def test_greedy_text_equals_transformers(model: LanguageModel, oracle: Transform
     assert completion.counters.plans == 1
 
 
+VERSES = (
+    "And God said, Let there be light: and there was light.",
+    "And it came to pass, when Joshua had made an end of slaying all the inhabitants of Ai in the field, "
+    "that all the Israelites returned unto Ai, and smote it with the edge of the sword.",
+    "Now these are the generations of the sons of Noah, Shem, Ham, and Japheth: and unto them were sons "
+    "born after the flood.",
+)
+
+
 def test_is_visibly_trained(model: LanguageModel) -> None:
-    """A verse that it was trained on is far likelier than its words in another order."""
-    verse = "And God said, Let there be light: and there was light."
-    words = verse.split()
-    shuffled = " ".join(words[::-1])
+    """Verses are likelier than the model card's held-out text (2.79 nats a token; a uniform guess has
+    7.6), and far likelier than their words in the opposite order."""
 
     def loss(text: str) -> float:
         tokens = torch.tensor([model.tokenizer.encode(text)])
         logits = model.forward(tokens)[:, :-1]
         return float(torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]))
 
-    assert loss(verse) < 3.0
-    assert loss(shuffled) > loss(verse) + 1.5
+    losses = [loss(verse) for verse in VERSES]
+    backwards = [loss(" ".join(verse.split()[::-1])) for verse in VERSES]
+    assert sum(losses) / len(losses) < 2.79
+    assert min(b - a for a, b in zip(losses, backwards, strict=True)) > 2
 
 
 def test_runs_as_it_is_stored(model: LanguageModel) -> None:
     stored = fuel_core.load("qwen2")
     assert stored.plan.numerics.weights is torch.bfloat16
-    text = stored.generate("In the beginning", max_tokens=16).text
-    assert text.split()[0] in model.generate("In the beginning", max_tokens=16).text
+    tokens = [model.tokenizer.encode(PROMPT)]
+    exact, rounded = model.forward(tokens), stored.forward(tokens)
+    # bfloat16 keeps 8 bits: 2**-8 of logits of about 10, a few times over
+    assert (exact - rounded).abs().max() < 0.03 * exact.abs().max()
