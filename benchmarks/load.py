@@ -3,12 +3,11 @@
 A bfloat16 checkpoint of Qwen2-0.5B's shape (1 GB) in four shards, made in a temporary folder. Reading
 is ``read()`` of every file into fresh memory, as any loader must have; both sides run interleaved with
 the files in the page cache. Memory is the peak of a fresh process above its imports, less the model's
-bytes and those of the largest shard.
+bytes and those of the largest shard (Linux only).
 """
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -58,7 +57,9 @@ def load_in_this_process(folder: Path) -> None:
 
 
 def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The peak of this process's own memory; ``ru_maxrss`` would begin with that of its parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def main() -> None:
