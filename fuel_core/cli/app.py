@@ -59,14 +59,9 @@ class FrontDoor(TyperGroup):
                 raise typer.Exit(1) from error
 
 
-_EXAMPLES = (
-    "Examples:",
-    'fuel run qwen2 "In the beginning"',
-    "fuel chat Qwen/Qwen2.5-0.5B-Instruct",
-    "fuel plan qwen2 --context 1024",
-    "fuel families",
-    "fuel plugins --json",
-)
+def _examples(*lines: str) -> str:
+    return "\n\n".join(("Examples:", *lines))
+
 
 app = typer.Typer(
     name="fuel",
@@ -75,15 +70,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    epilog="\n\n".join(_EXAMPLES),
+    epilog=_examples(
+        'fuel run qwen2 "In the beginning"',
+        "fuel chat Qwen/Qwen2.5-0.5B-Instruct",
+        "fuel plan qwen2 --context 1024",
+        "fuel families",
+        "fuel plugins --json",
+    ),
 )
-app.command()(families)
-app.command()(plugins)
-app.command()(plan)
-app.command()(diff)
-app.command()(doctor)
-app.command()(run)
-app.command()(chat)
+app.command(epilog=_examples("fuel families", "fuel families --json"))(families)
+app.command(epilog=_examples("fuel plugins", "fuel plugins --json"))(plugins)
+app.command(
+    epilog=_examples(
+        "fuel plan qwen2", "fuel plan ./config.json --context 32768 --rows 4", "fuel plan qwen2:7b"
+    )
+)(plan)
+app.command(epilog=_examples("fuel diff qwen2 ./other/config.json", "fuel diff qwen2:7b qwen2:0.5b"))(diff)
+app.command(epilog=_examples("fuel doctor", "fuel doctor --json"))(doctor)
+app.command(
+    epilog=_examples(
+        'fuel run qwen2 "In the beginning"',
+        'fuel run ./folder "Once" --temperature 0.8 --seed 7 --n 3 --logprobs 3 --json',
+        "fuel run qwen2 --input prompts.jsonl --output answers.jsonl",
+    )
+)(run)
+app.command(epilog=_examples("fuel chat qwen2:0.5b", 'fuel chat ./folder --system "Be brief."'))(chat)
 
 
 def _print_version(asked: bool) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fuel_core.weights.progress import Progress
@@ -15,7 +15,7 @@ def progress_bars() -> Iterator[Progress | None]:
     Yields:
         Whom to tell, or None where standard error is no terminal that can move its cursor.
     """
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not _shown():
         yield None
         return
     from rich.console import Console
@@ -42,3 +42,26 @@ def progress_bars() -> Iterator[Progress | None]:
         yield show
     finally:
         bars.stop()
+
+
+@contextmanager
+def counting_bar(task: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show how many of ``total`` things are done; it leaves the screen with the block.
+
+    Yields:
+        What to call for each thing that is done.
+    """
+    if not _shown():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(task, total=total)
+        yield lambda: bars.advance(bar)
+
+
+def _shown() -> bool:
+    """Whether standard error is a terminal that can move its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

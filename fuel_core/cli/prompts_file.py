@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from fuel_core.cli.progress import counting_bar
 from fuel_core.errors import RequestError
 from fuel_core.generate.completion import Completion
 from fuel_core.generate.settings import GenerationSettings
@@ -32,12 +33,16 @@ def continue_file(
         return
     run = model.run(rest, settings, batch=batch, backend=backend, strict=strict)
     written = 0
-    with answers_path.open("a", encoding="utf-8") as answers:
+    with (
+        counting_bar("answering", len(rest)) as one_done,
+        answers_path.open("a", encoding="utf-8") as answers,
+    ):
         for _ in run:
             while written in run.completions:  # a later prompt may be done before an earlier one
                 answers.write(_line(rest[written], run.completions[written]))
                 answers.flush()
                 written += 1
+                one_done()
 
 
 def read_prompts(path: Path) -> list[str]:
