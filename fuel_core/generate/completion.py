@@ -14,13 +14,15 @@ class Timings:
     Attributes:
         load_ms: reading the model, before this run.
         first_token_ms: from the start of the run to its first token.
+        decode_ms: from then on to the last token of this prompt.
         total_ms: from the start of the run to the last token of this prompt.
         prefill_ms, plan_ms, rebind_ms, replay_ms, sample_ms: parts of it, by phase.
-        tokens_per_s: tokens of all prompts after the first token, by the time after it; None below two.
+        tokens_per_s: tokens of all prompts after the first one, by ``decode_ms``; None below two.
     """
 
     load_ms: float
     first_token_ms: float
+    decode_ms: float
     total_ms: float
     prefill_ms: float
     plan_ms: float

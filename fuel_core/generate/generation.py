@@ -1,6 +1,7 @@
 """Continuing prompts: what every model with a tokenizer and a decode session can do."""
 
 import asyncio
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
-from fuel_core.errors import CapacityError, RequestError
+from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sequence import Stopping
@@ -90,9 +91,7 @@ class Generation(ABC):
         if batch < 1:
             raise RequestError(f"batch is {batch}; at least one row is expected")
         self._check_ids(settings)
-        tokens = [
-            self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts
-        ]
+        tokens = [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         limit = self.plan.position_limit
         if session is not None:
             if session.decoder.weights is not self.decoder.weights:
@@ -107,6 +106,17 @@ class Generation(ABC):
         rows = min(batch, len(prompts) * settings.n)
         session = self.session(capacity, rows, backend=backend, strict=strict)
         return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(text)
+        if len(ids) > 1 and ids[0] == ids[1] and ids[0] in self.tokenizer.special_token_ids:
+            warnings.warn(
+                f"the prompt begins with token {ids[0]} twice: the text states it, and the tokenizer adds it; "
+                "a conversation that a template has written already is given as chat() or as token ids",
+                FuelWarning,
+                stacklevel=4,
+            )
+        return ids
 
     def _check_ids(self, settings: GenerationSettings) -> None:
         for name, ids in (

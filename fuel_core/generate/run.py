@@ -113,6 +113,7 @@ class GenerationRun:
         return Timings(
             load_ms=self._load_s * 1e3,
             first_token_ms=(first - start) * 1e3,
+            decode_ms=(stop - first) * 1e3,
             total_ms=(stop - start) * 1e3,
             prefill_ms=(now.prefill - before.prefill) * 1e3,
             plan_ms=(now.plan - before.plan) * 1e3,

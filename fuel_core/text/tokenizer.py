@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: tokenizer.json through the tokenizers library."""
+"""A checkpoint's tokenizer, through the tokenizers library."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,12 +9,14 @@ import tokenizers
 
 from fuel_core.errors import RequestError, TokenizerError
 from fuel_core.text.detokenizer import Detokenizer
+from fuel_core.text.sentencepiece_model import SENTENCEPIECE_FILE, read_sentencepiece
 from fuel_core.text.spelling import read_spelling
 from fuel_core.text.tokenizer_json import read_if_present
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-_SLOW_FILES = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt")
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+_SLOW_FILES = ("vocab.json", "merges.txt", "vocab.txt")
 _SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _SPECIAL_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
@@ -43,25 +45,18 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> Self:
-        """Read tokenizer.json and, where it exists, tokenizer_config.json.
+        """Read tokenizer.json, or a sentencepiece tokenizer.model, and the configs beside it.
 
-        Tokens that tokenizer_config.json names as special are treated so, where the vocabulary has them.
+        Tokens that tokenizer_config.json or special_tokens_map.json name as special are treated so,
+        where the vocabulary has them; the former wins where both name one.
 
         Raises:
             TokenizerError: a file is missing or unreadable, or they contradict each other.
         """
         folder = Path(folder)
-        path = folder / TOKENIZER_FILE
-        if not path.is_file():
-            raise _no_tokenizer(folder)
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception for whatever is wrong with a file
-            raise TokenizerError(
-                f"{path} cannot be read: {error}; incomplete or corrupt download?"
-            ) from error
         config_path = folder / TOKENIZER_CONFIG_FILE
-        config = read_if_present(config_path)
+        config = read_if_present(folder / SPECIAL_TOKENS_FILE) | read_if_present(config_path)
+        path, backend = _backend(folder, config)
         eos_token_ids: frozenset[int] = frozenset()
         eos_token = _content(config.get("eos_token"), f"eos_token of {config_path}")
         if eos_token is not None:
@@ -81,6 +76,11 @@ class Tokenizer:
             ]
         )
         return cls(backend, eos_token_ids=eos_token_ids)
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Tokens that are no text, such as those around one."""
+        return self._special_ids
 
     @property
     def vocab_size(self) -> int:
@@ -147,6 +147,20 @@ def _members(config: Mapping[str, Any], key: str, path: Path) -> list[Any]:
             return list(members.values())
         case other:
             raise TokenizerError(f"{key} of {path} is {other!r}; expected a list or an object of tokens")
+
+
+def _backend(folder: Path, config: Mapping[str, Any]) -> tuple[Path, tokenizers.Tokenizer]:
+    """The vocabulary's file and what it holds: tokenizer.json where it exists."""
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        path = folder / SENTENCEPIECE_FILE
+        if not path.is_file():
+            raise _no_tokenizer(folder)
+        return path, read_sentencepiece(path, config)
+    try:
+        return path, tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever is wrong with a file
+        raise TokenizerError(f"{path} cannot be read: {error}; incomplete or corrupt download?") from error
 
 
 def _no_tokenizer(folder: Path) -> TokenizerError:

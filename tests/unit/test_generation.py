@@ -267,3 +267,15 @@ class TestAsync:
 
         assert asyncio.run(run()) > 0
         assert len(steps) < 100, "the run went on after its consumer was gone"
+
+
+def test_a_text_that_states_its_begin_itself_is_warned_about(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A templated conversation, sent as plain text, got a second BOS in silence and a worse answer."""
+    end = model.tokenizer.encode("<|end|>")[0]
+    encode = model.tokenizer.encode
+    monkeypatch.setattr(model.tokenizer, "encode", lambda text: [end, *encode(text)])
+    model.generate("Hello", max_tokens=1)
+    with pytest.warns(fuel_core.FuelWarning, match=f"begins with token {end} twice"):
+        model.generate("<|end|>Hello", max_tokens=1)
