@@ -111,8 +111,8 @@ class Generation(ABC):
         ids = self.tokenizer.encode(text)
         if len(ids) > 1 and ids[0] == ids[1] and ids[0] in self.tokenizer.special_token_ids:
             warnings.warn(
-                f"the prompt begins with token {ids[0]} twice: the text states it, and the tokenizer adds it; "
-                "a conversation that a template has written already is given as chat() or as token ids",
+                f"the prompt begins with token {ids[0]} twice: the text states it and the tokenizer adds it; "
+                "give a conversation that a template has written to chat(), or as token ids",
                 FuelWarning,
                 stacklevel=4,
             )
