@@ -20,7 +20,7 @@ import fuel_core.ops.cached
 from fuel_core.blocks.linear import Linear
 from fuel_core.cache import Cache
 from fuel_core.decode.backends.eager import EagerStep
-from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.plans.model_plan import AttentionPlan, ModelPlan
 from fuel_core.plans.rope import Layout, RopeVariant
 from fuel_core.plans.scaling import YarnScaling
 from fuel_core.rotary import RopeRows, RopeTable
@@ -63,13 +63,16 @@ def _has_yarn(plan: ModelPlan) -> bool:
     return any(isinstance(variant.scaling, YarnScaling) for variant in plan.rope.variants)
 
 
+def _attentions(plan: ModelPlan) -> list[AttentionPlan]:
+    return [layer.mixer for layer in plan.layers if isinstance(layer.mixer, AttentionPlan)]
+
+
 def _groups(plan: ModelPlan) -> bool:
-    heads = [(getattr(p.mixer, "query_heads", 1), getattr(p.mixer, "kv_heads", 1)) for p in plan.layers]
-    return any(1 < kv < queries for queries, kv in heads)
+    return any(1 < mixer.kv_heads < mixer.query_heads for mixer in _attentions(plan))
 
 
 def _has_bias(plan: ModelPlan) -> bool:
-    return any(getattr(part.mixer, "qkv_bias", False) for part in plan.layers)
+    return any(mixer.qkv_bias for mixer in _attentions(plan))
 
 
 def _swap_cos_and_sin(patch: pytest.MonkeyPatch) -> None:
