@@ -12,7 +12,7 @@ import torch
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.config import FamilyConfig, Fate, Ledger, read_json_object
-from fuel_core.errors import ConfigError, FuelWarning, RequestError
+from fuel_core.errors import CheckpointError, ConfigError, FuelWarning, RequestError
 from fuel_core.family import Family
 from fuel_core.model import LanguageModel, family_options
 from fuel_core.plans.model_plan import ModelPlan, Numerics
@@ -223,11 +223,17 @@ def locate(
     """The folder that a reference names; ``fetch(repo, revision)`` is asked for that of a hub repository.
 
     Raises:
+        CheckpointError: the repository cannot be fetched.
         RequestError: a revision of what is not on the hub.
     """
     found = registry.resolve(ref)
     if isinstance(found, Preset | HubRepo):
-        return fetch(found.repo, revision)
+        try:
+            return fetch(found.repo, revision)
+        except CheckpointError as error:
+            if Path(ref).is_dir():  # perhaps that folder was meant, and lacks what makes it a checkpoint
+                raise CheckpointError(f"{error}; there is a folder {ref}, without a config.json") from error
+            raise
     if revision is not None:
         raise RequestError(f"{str(ref)!r} is not on the hub, so it has no revision {revision!r}")
     return registry.bundled_folder(found.card) if isinstance(found, Bundled) else found.path

@@ -92,12 +92,13 @@ class Generation(ABC):
             raise RequestError(f"batch is {batch}; at least one row is expected")
         self._check_ids(settings)
         tokens = [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
-        limit = self.plan.position_limit
+        limit, whose = self.plan.position_limit, "positions that this model has"
         if session is not None:
             if session.decoder.weights is not self.decoder.weights:
                 raise RequestError("the session is another model's; make one with session() of this model")
-            limit = min(limit, session.pool.capacity)
-        stopping = [self._stopping(prompt, settings, limit) for prompt in tokens]
+            if session.pool.capacity < limit:
+                limit, whose = session.pool.capacity, "tokens that a row of the session holds"
+        stopping = [self._stopping(prompt, settings, limit, whose) for prompt in tokens]
         if session is not None:
             return GenerationRun(
                 session, self.tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
@@ -129,7 +130,9 @@ class Generation(ABC):
                     f"{name} holds {wrong[0]}, outside of the vocabulary of {self.plan.vocab_size}"
                 )
 
-    def _stopping(self, prompt: Sequence[int], settings: GenerationSettings, limit: int) -> Stopping:
+    def _stopping(
+        self, prompt: Sequence[int], settings: GenerationSettings, limit: int, whose: str
+    ) -> Stopping:
         if not prompt:
             raise RequestError("the prompt is empty: a continuation needs at least one token")
         max_tokens = settings.max_tokens
@@ -138,7 +141,7 @@ class Generation(ABC):
         if len(prompt) + max_tokens > limit:
             raise CapacityError(
                 f"{self.plan.family}: a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the "
-                f"{limit} positions that this model or its session has"
+                f"{limit} {whose}"
             )
         # a checkpoint may name an end token that its model does not have
         own = {token for token in self.stop_token_ids if token < self.plan.vocab_size}

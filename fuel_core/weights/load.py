@@ -64,11 +64,13 @@ def settle_head(names: WeightNames, checkpoint: Checkpoint, tied: bool) -> tuple
 
 
 def _equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
-    files = {info.file: info for info in (checkpoint.tensors[first], checkpoint.tensors[second])}
+    infos = [checkpoint.tensors[name] for name in (first, second)]
+    if infos[0].dtype != infos[1].dtype:  # torch compares no tensors of two dtypes
+        return False
+    files = {info.file for info in infos}
     shards = {shard.path: shard for shard in checkpoint.shards if shard.path in files}
     try:
-        tensors = [shards[checkpoint.tensors[name].file].tensor(name) for name in (first, second)]
-        return torch.equal(*tensors)
+        return torch.equal(*(shards[info.file].tensor(info.name) for info in infos))
     finally:
         for shard in shards.values():
             shard.close()

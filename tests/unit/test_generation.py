@@ -172,7 +172,9 @@ class TestSharedSession:
 
     def test_its_capacity_is_a_limit_before_anything_runs(self, model: LanguageModel) -> None:
         session = model.session(8)
-        with pytest.raises(CapacityError, match="5 tokens and 4 new ones exceed the 8"):
+        with pytest.raises(
+            CapacityError, match="5 tokens and 4 new ones exceed the 8 tokens that a row of the session"
+        ):
             model.stream("Hello", max_tokens=4, session=session)
         assert len(model.run(["Hello"], session=session).finish()[0].token_ids) == 3
 

@@ -60,6 +60,12 @@ class TestHead:
         tied = fuel_core.load(checkpoint("tied"))
         torch.testing.assert_close(model.forward(IDS), -tied.forward(IDS), atol=0, rtol=0)
 
+    def test_tied_with_a_head_of_another_dtype(self, checkpoint: Callable[..., Path]) -> None:
+        """It cannot be compared bit by bit; it counts as another head, and is no error of torch."""
+        folder = edit(checkpoint("tied"), lambda t: t.update({HEAD: t[EMBED].to(torch.float16)}))
+        with pytest.warns(FuelWarning, match="lm_head.weight differs"):
+            assert fuel_core.load(folder).decoder.head is not None
+
     def test_untied_with_a_head(self, checkpoint: Callable[..., Path]) -> None:
         model = fuel_core.load(checkpoint("dense"))
         assert model.decoder.head is not None
@@ -329,3 +335,13 @@ def test_a_tensor_for_two_parameters_is_the_familys_fault(checkpoint: Callable[.
 def test_devices_and_dtypes_that_are_none(checkpoint: Callable[..., Path], choice: dict[str, object]) -> None:
     with pytest.raises(RequestError):
         fuel_core.load(checkpoint(), **choice)  # type: ignore[arg-type]
+
+
+def test_a_folder_without_a_config_is_mentioned_when_the_hub_has_no_such_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``a/b`` may be meant as a folder; an answer about the hub alone sends its owner the wrong way."""
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"folder models/mine, without a config\.json"):
+        fuel_core.load("models/mine", local_files_only=True)
