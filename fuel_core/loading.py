@@ -151,7 +151,7 @@ def load(
         device=on,
     )
     decoder = reading.build(numerics)
-    load_weights(decoder, checkpoint, names, on, progress)
+    load_weights(decoder, checkpoint, names, on, progress, reading.config.stored_blocks)
     return LanguageModel(
         family=reading.family,
         config=reading.config,

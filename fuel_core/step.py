@@ -4,7 +4,8 @@ A layer's ``forward(x_BTM, step)`` is its only body. What ``step`` is decides wh
 come from: ``CachedLayerStep`` stores them in a pool and attends to what the row holds,
 ``OneShotLayerStep`` attends to the tokens of this call.
 
-Letters: B rows, T new tokens, S attended tokens, H query heads, G key/value heads, D head dim.
+Letters: B rows, T new tokens, S attended tokens, H query heads, G key/value heads, D head dim; of MLA:
+N unrotated and R rotated dims of a head, V value dim, O = N + V, K latent rank.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fuel_core.cache import KVBuffers, LayerBuffers
-from fuel_core.ops import attend, attend_one_shot
+from fuel_core.cache import KVBuffers, LatentBuffers, LayerBuffers
+from fuel_core.ops import (
+    absorb_query,
+    attend,
+    attend_absorbed,
+    attend_expanded,
+    attend_one_shot,
+    expand,
+    expand_context,
+)
 from fuel_core.plans.mask import UNBOUNDED, visible
-from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.plans.model_plan import LatentAttentionPlan, ModelPlan
 from fuel_core.rotary import RopeRows, RopeTable
 
 
@@ -48,6 +57,18 @@ class LayerStep(Protocol):
         self, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor, *, scale: float, softcap: float | None = None
     ) -> Tensor:
         """Store this step's keys and values, attend within this layer's window: ``[B, T, H, D]``."""
+
+    def attend_latent(
+        self,
+        q_nope_BTHN: Tensor,
+        q_pe_BTHR: Tensor,
+        latent_BTK: Tensor,
+        k_pe_BTR: Tensor,
+        w_kv_HOK: Tensor,
+        plan: LatentAttentionPlan,
+    ) -> Tensor:
+        """Store this step's latents and rotated keys, attend in the form that the plan gives for so
+        many tokens: ``[B, T, H, V]``."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,30 @@ class CachedLayerStep(_RotatingStep):
             softcap,
         )
 
+    def attend_latent(
+        self,
+        q_nope_BTHN: Tensor,
+        q_pe_BTHR: Tensor,
+        latent_BTK: Tensor,
+        k_pe_BTR: Tensor,
+        w_kv_HOK: Tensor,
+        plan: LatentAttentionPlan,
+    ) -> Tensor:
+        assert isinstance(self.buffers, LatentBuffers), "the cache spec gives this layer no latent"
+        form = attend_absorbed if plan.absorbs(q_pe_BTHR.shape[1]) else attend_expanded
+        return form(
+            q_nope_BTHN,
+            q_pe_BTHR,
+            torch.cat((latent_BTK, k_pe_BTR), dim=-1),
+            self.buffers.buffer,
+            w_kv_HOK,
+            self.rows_B,
+            self.positions_BT,
+            self.window,
+            self.mask_TS,
+            plan.scale,
+        )
+
 
 @dataclass(frozen=True)
 class OneShotLayerStep(_RotatingStep):
@@ -97,6 +142,26 @@ class OneShotLayerStep(_RotatingStep):
         self, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor, *, scale: float, softcap: float | None = None
     ) -> Tensor:
         return attend_one_shot(q_BTHD, k_BTGD, v_BTGD, self.mask, scale, softcap)
+
+    def attend_latent(
+        self,
+        q_nope_BTHN: Tensor,
+        q_pe_BTHR: Tensor,
+        latent_BTK: Tensor,
+        k_pe_BTR: Tensor,
+        w_kv_HOK: Tensor,
+        plan: LatentAttentionPlan,
+    ) -> Tensor:
+        """Expanded unless the plan forces the other form: nothing is cached that could be read again."""
+        entries_BTS = torch.cat((latent_BTK, k_pe_BTR), dim=-1)
+        if plan.form == "absorbed":
+            q = absorb_query(q_nope_BTHN, q_pe_BTHR, w_kv_HOK)
+            keys = entries_BTS[:, :, None]
+            context = attend_one_shot(q, keys, keys[..., : plan.kv_rank], self.mask, plan.scale, None)
+            return expand_context(context, w_kv_HOK, plan.nope_dim)
+        keys, values = expand(entries_BTS, w_kv_HOK, plan.nope_dim)
+        q = torch.cat((q_nope_BTHN, q_pe_BTHR), dim=-1)
+        return attend_one_shot(q, keys, values, self.mask, plan.scale, None)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Fixtures that several tests share: a tiny checkpoint folder with a tokenizer."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from fuel_core.family import Family
 from fuel_core.registry import Registry
 from fuel_core.testing import Case
+
+# triton decides at its import, whoever imports it first (torch's compiler does), whether kernels run here
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fuel_core.blocks.embedding import Embedding
-from fuel_core.blocks.linear import Linear, project
+from fuel_core.blocks.linear import Linear
+from fuel_core.blocks.norm import normalisation
 from fuel_core.cache import LayerBuffers
-from fuel_core.ops import at_least_float32
+from fuel_core.ops import at_least_float32, project
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.step import Step, StepInputs, StepTables
 
@@ -36,13 +37,13 @@ class Decoder(nn.Module):
         weights: the identity of its parameters.
     """
 
-    def __init__(self, plan: ModelPlan, *, layers: Sequence[nn.Module], norm: nn.Module) -> None:
+    def __init__(self, plan: ModelPlan, *, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.plan = plan
         self.embed = Embedding(plan.vocab_size, plan.hidden_size)
         self.layers = nn.ModuleList(layers)
-        self.norm = norm
-        self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=False)
+        self.norm = normalisation(plan.hidden_size, plan.norm)
+        self.head = None if plan.tied else Linear(plan.hidden_size, plan.vocab_size, bias=plan.head_bias)
         self.weights = WeightSet()
         self._tables = StepTables.of(plan, torch.device("cpu"))
 
@@ -98,8 +99,10 @@ class Decoder(nn.Module):
 
     def logits(self, hidden_BTM: Tensor) -> Tensor:
         """Hidden states to logits, ``[B, T, V]`` in at least float32."""
-        weight = self.embed.weight if self.head is None else self.head.weight
-        return at_least_float32(project(hidden_BTM, weight))
+        if self.head is None:
+            return at_least_float32(project(hidden_BTM, self.embed.weight))
+        logits = at_least_float32(project(hidden_BTM, self.head.weight))
+        return logits if self.head.bias is None else logits + self.head.bias
 
     def step(self, inputs: StepInputs, buffers: Sequence[LayerBuffers], attended: int = 0) -> Tensor:
         """One step through a cache pool: what is planned, captured and replayed.

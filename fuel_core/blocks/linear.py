@@ -6,22 +6,10 @@ Letters: N inputs, O outputs.
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fuel_core.blocks.rules import VECTOR, WHOLE, WeightRule
-
-TILE_ELEMENTS = 1 << 20
-"""Weights that are cast at a time: few enough to stay in a processor's cache, many enough to be worth
-a call. Cast whole, a bfloat16 matrix of 17 million took 38 ms; in such tiles 3.0; float32 takes 4.2."""
-
-
-def project(x: Tensor, weight_ON: Tensor) -> Tensor:
-    """Return ``x @ weight.T`` in the dtype of ``x``; weights of another dtype are cast tile by tile."""
-    if weight_ON.dtype == x.dtype:
-        return F.linear(x, weight_ON)
-    tiles = weight_ON.split(max(1, TILE_ELEMENTS // weight_ON.shape[1]))
-    return torch.cat([F.linear(x, tile.to(x.dtype)) for tile in tiles], dim=-1)
+from fuel_core.ops import project
 
 
 class Linear(nn.Module):

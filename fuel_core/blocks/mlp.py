@@ -12,8 +12,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, hidden_size: int, plan: GatedMLPPlan) -> None:
         super().__init__()
-        self.gate_up = FusedLinear(hidden_size, {"gate": plan.width, "up": plan.width}, bias=False)
-        self.down = Linear(plan.width, hidden_size, bias=False)
+        self.gate_up = FusedLinear(hidden_size, {"gate": plan.width, "up": plan.width}, bias=plan.bias)
+        self.down = Linear(plan.width, hidden_size, bias=plan.bias)
         self.activation = activation(plan.activation)
 
     def forward(self, x: Tensor) -> Tensor:

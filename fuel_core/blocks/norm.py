@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fuel_core.blocks.rules import VECTOR, WeightRule
 from fuel_core.ops import at_least_float32
+from fuel_core.plans.model_plan import NormPlan
 
 
 class RMSNorm(nn.Module):
@@ -25,3 +26,26 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = at_least_float32(x)
         return F.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Centred normalisation over the last dimension, with a bias (arXiv:1607.06450)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    @property
+    def weight_rules(self) -> Mapping[str, WeightRule]:
+        return {"weight": VECTOR, "bias": VECTOR}
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = at_least_float32(x)
+        return F.layer_norm(wide, self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
+
+
+def normalisation(width: int, plan: NormPlan) -> nn.Module:
+    """The normalisation that a plan describes, over ``width`` dimensions."""
+    return RMSNorm(width, plan.eps) if plan.kind == "rms" else LayerNorm(width, plan.eps)

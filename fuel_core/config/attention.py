@@ -5,6 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig
+from fuel_core.plans.cache_spec import CacheSpec, KVSlots
+from fuel_core.plans.model_plan import AttentionPlan, NormPlan
 
 
 def _derived_head_dim(known: dict[str, Any]) -> int:
@@ -39,3 +41,19 @@ class AttentionKeys(FamilyConfig):
                 f"num_key_value_heads ({self.num_key_value_heads})"
             )
         return self
+
+    def attention(self, *, qkv_bias: bool, out_bias: bool, qk_norm: NormPlan | None = None) -> AttentionPlan:
+        """Grouped-query attention of this geometry, its scores scaled by the root of ``head_dim``."""
+        return AttentionPlan(
+            query_heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            scale=self.head_dim**-0.5,
+            qkv_bias=qkv_bias,
+            out_bias=out_bias,
+            qk_norm=qk_norm,
+        )
+
+    def kv_cache(self) -> CacheSpec:
+        """Keys and values of this geometry in every layer."""
+        return CacheSpec.uniform(KVSlots(self.num_key_value_heads, self.head_dim), self.num_hidden_layers)

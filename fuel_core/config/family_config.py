@@ -1,13 +1,18 @@
 """The base of every family's config: strict, frozen, with a ledger of all keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fuel_core.config.ledger import ANY_VALUE, IRRELEVANT, Fate, Ledger, Neutral
 from fuel_core.config.shown import shown
+from fuel_core.config.stored_blocks import StoredBlocks
 from fuel_core.errors import ConfigError
+from fuel_core.plans.cache_spec import CacheSpec
+from fuel_core.plans.mask import MaskPlan
+from fuel_core.plans.model_plan import LayerPlan, ModelPlan, NormPlan
+from fuel_core.plans.rope import RopePlan
 
 
 class _NullIsAbsent:
@@ -50,6 +55,7 @@ class FamilyConfig(BaseModel):
     tie_word_embeddings: bool = False
     dtype: Annotated[str | None, NULL_IS_ABSENT] = None
     torch_dtype: Annotated[str | None, NULL_IS_ABSENT] = None
+    quantization_config: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
 
     @classmethod
     def read(
@@ -105,6 +111,14 @@ class FamilyConfig(BaseModel):
             raise ValueError(f"dtype says {stated['dtype']}, torch_dtype says {stated['torch_dtype']}")
         return self
 
+    @model_validator(mode="after")
+    def _check_quantisation(self) -> Self:
+        try:
+            assert self.stored_blocks is None or self.quantization_config
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
     def _dtype_name(self, key: str) -> str | None:
         stated: str | None = {"dtype": self.dtype, "torch_dtype": self.torch_dtype}[key]
         if stated is None or stated == "auto":
@@ -118,6 +132,51 @@ class FamilyConfig(BaseModel):
     def stored_dtype(self) -> str | None:
         """The dtype that the config states, as torch names it; None when it states none."""
         return self._dtype_name("dtype") or self._dtype_name("torch_dtype")
+
+    @property
+    def stored_blocks(self) -> StoredBlocks | None:
+        """How matrices are stored that are 8-bit floats; None when none is."""
+        stated = self.quantization_config
+        return None if stated is None else StoredBlocks.read(stated)
+
+    def model_plan(
+        self,
+        family: str,
+        *,
+        norm: NormPlan,
+        layers: Sequence[LayerPlan],
+        mask: MaskPlan,
+        rope: RopePlan,
+        cache: CacheSpec,
+        notes: Sequence[str],
+        embed_scale: float | None = None,
+        head_bias: bool = False,
+    ) -> ModelPlan:
+        """The plan of a model whose sizes are this config's; the arguments are those of ModelPlan."""
+        blocks = self.stored_blocks
+        stored = (
+            []
+            if blocks is None
+            else [
+                f"matrices stored as 8-bit floats in blocks of {blocks.rows} x {blocks.columns} are "
+                "dequantised as they are loaded"
+            ]
+        )
+        return ModelPlan(
+            family=family,
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            max_positions=self.max_position_embeddings,
+            norm=norm,
+            tied=self.tie_word_embeddings,
+            embed_scale=embed_scale,
+            head_bias=head_bias,
+            layers=tuple(layers),
+            mask=mask,
+            rope=rope,
+            cache=cache,
+            notes=(*stored, *notes),
+        )
 
 
 def _explain(error: ValueError) -> str:

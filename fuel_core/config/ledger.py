@@ -83,7 +83,6 @@ IRRELEVANT: Mapping[str, Neutral] = MappingProxyType(
         "is_encoder_decoder": (False,),
         "pretraining_tp": (1,),
         "pruned_heads": ({}, None),
-        "quantization_config": (None,),
         "tie_encoder_decoder": (False,),
     }
 )

@@ -150,9 +150,11 @@ def model_scalars(plan: ModelPlan) -> dict[str, Any]:
         "vocab_size": plan.vocab_size,
         "hidden_size": plan.hidden_size,
         "max_positions": plan.max_positions,
-        "norm_eps": plan.norm_eps,
+        "norm": plan.norm.kind,
+        "norm_eps": plan.norm.eps,
         "tied": plan.tied,
         "embed_scale": plan.embed_scale,
+        "head_bias": plan.head_bias,
     }
 
 

@@ -4,7 +4,21 @@ Importing this package registers them.
 """
 
 from fuel_core.ops.cached import attend
+from fuel_core.ops.experts import apply_experts
+from fuel_core.ops.latent import absorb_query, attend_absorbed, attend_expanded, expand, expand_context
 from fuel_core.ops.one_shot import attend_one_shot
 from fuel_core.ops.precision import at_least_float32
+from fuel_core.ops.projection import project
 
-__all__ = ["at_least_float32", "attend", "attend_one_shot"]
+__all__ = [
+    "absorb_query",
+    "apply_experts",
+    "at_least_float32",
+    "attend",
+    "attend_absorbed",
+    "attend_expanded",
+    "attend_one_shot",
+    "expand",
+    "expand_context",
+    "project",
+]

@@ -2,7 +2,8 @@
 
 It shares no code with ``fuel::attend`` on purpose: each is the other's oracle.
 
-Letters: B sequences, T tokens, H query heads, G key/value heads, R = H/G heads a group, D head dim.
+Letters: B sequences, T tokens, H query heads, G key/value heads, R = H/G heads a group, D head dim,
+E value dim.
 """
 
 import torch
@@ -14,7 +15,7 @@ from fuel_core.ops.precision import at_least_float32
 def attend_one_shot(
     q_BTHD: Tensor,
     k_BTGD: Tensor,
-    v_BTGD: Tensor,
+    v_BTGE: Tensor,
     mask: Tensor,
     scale: float,
     softcap: float | None,
@@ -22,14 +23,14 @@ def attend_one_shot(
     """Attend from each token to the tokens that ``mask`` lets it see.
 
     Args:
-        q_BTHD, k_BTGD, v_BTGD: one floating dtype.
+        q_BTHD, k_BTGD, v_BTGE: one floating dtype.
         mask: broadcastable to ``[B, T, T]`` (query, key); bool with True for visible, or floating
             and added to the scores. A query that sees no key yields zeros.
         scale: factor on the scores.
         softcap: scores become ``softcap * tanh(scores / softcap)``; None leaves them.
 
     Returns:
-        ``[B, T, H, D]`` in the dtype of ``q``.
+        ``[B, T, H, E]`` in the dtype of ``q``.
     """
     batch, tokens, heads, dim = q_BTHD.shape
     groups = k_BTGD.shape[2]
@@ -49,9 +50,9 @@ def attend_one_shot(
     weights = torch.softmax(torch.where(_over_heads(blind), 0.0, scores), dim=-1)
     weights = weights.masked_fill(_over_heads(blind), 0)
 
-    out_BGMD = torch.matmul(weights.to(v_BTGD.dtype).flatten(2, 3), v_BTGD.transpose(1, 2))
-    out = out_BGMD.view(batch, groups, heads // groups, tokens, dim)
-    return out.permute(0, 3, 1, 2, 4).reshape(q_BTHD.shape)
+    out_BGME = torch.matmul(weights.to(v_BTGE.dtype).flatten(2, 3), v_BTGE.transpose(1, 2))
+    out = out_BGME.view(batch, groups, heads // groups, tokens, -1)
+    return out.permute(0, 3, 1, 2, 4).reshape(batch, tokens, heads, -1)
 
 
 def _over_heads(mask: Tensor) -> Tensor:

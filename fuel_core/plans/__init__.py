@@ -2,8 +2,18 @@
 
 from fuel_core.plans.cache_spec import CacheSpec, KVSlots, LatentSlots, Slots
 from fuel_core.plans.mask import UNBOUNDED, MaskPlan, first_visible, visible
-from fuel_core.plans.model_plan import AttentionPlan, GatedMLPPlan, LayerPlan, ModelPlan, Numerics
-from fuel_core.plans.rope import RopePlan, RopeVariant
+from fuel_core.plans.model_plan import (
+    ActivationName,
+    AttentionPlan,
+    GatedMLPPlan,
+    LatentAttentionPlan,
+    LayerPlan,
+    ModelPlan,
+    NormPlan,
+    Numerics,
+)
+from fuel_core.plans.moe_plan import MoEPlan, RouterPlan, Routing
+from fuel_core.plans.rope import Layout, RopePlan, RopeVariant
 from fuel_core.plans.scaling import (
     DynamicScaling,
     LinearScaling,
@@ -18,22 +28,29 @@ from fuel_core.plans.scaling import (
 
 __all__ = [
     "UNBOUNDED",
+    "ActivationName",
     "AttentionPlan",
     "CacheSpec",
     "DynamicScaling",
     "GatedMLPPlan",
     "KVSlots",
+    "LatentAttentionPlan",
     "LatentSlots",
     "LayerPlan",
+    "Layout",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
     "MaskPlan",
+    "MoEPlan",
     "ModelPlan",
     "NoScaling",
+    "NormPlan",
     "Numerics",
     "RopePlan",
     "RopeVariant",
+    "RouterPlan",
+    "Routing",
     "Scaling",
     "Slots",
     "YarnScaling",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,9 +24,27 @@ class Numerics:
     cache: torch.dtype = torch.float32
 
 
+ActivationName = Literal["silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu"]
+"""The activations that config.json files name."""
+
+
+@dataclass(frozen=True)
+class NormPlan:
+    """A normalisation: ``rms`` has a weight, ``layer`` centres and has a bias too."""
+
+    kind: Literal["rms", "layer"]
+    eps: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} norm, eps {self.eps:g}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionPlan:
-    """Grouped-query attention: H query heads share G key/value heads of D dimensions."""
+    """Grouped-query attention: H query heads share G key/value heads of D dimensions.
+
+    ``qk_norm`` normalises each head of q and of k before it is rotated.
+    """
 
     query_heads: int
     kv_heads: int
@@ -34,10 +52,67 @@ class AttentionPlan:
     scale: float
     qkv_bias: bool
     out_bias: bool
+    qk_norm: NormPlan | None = None
 
     def __str__(self) -> str:
         bias = "+".join(n for n, on in (("qkv", self.qkv_bias), ("out", self.out_bias)) if on) or "none"
-        return f"attention {self.query_heads}q/{self.kv_heads}kv x {self.head_dim}, bias {bias}"
+        norm = "" if self.qk_norm is None else f", q and k {self.qk_norm}"
+        return f"attention {self.query_heads}q/{self.kv_heads}kv x {self.head_dim}, bias {bias}{norm}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttentionPlan:
+    """Multi-head latent attention (arXiv:2405.04434): H heads read one latent of K and one key of R.
+
+    Attributes:
+        heads: H.
+        nope_dim, rope_dim, value_dim: of a head: what is not rotated, what is, and its value.
+        kv_rank: K, the width of the cached latent.
+        q_rank: the width of the query's own latent; None for a plain projection.
+        scale: factor on the scores.
+        norm: of both latents.
+        bias: on the projections into the latents, and on the one back.
+        form: ``absorbed`` folds the latent's projections into the query and the output and reads the
+            latent itself, ``expanded`` projects every latent to keys and values; ``auto`` takes the
+            form that multiplies less.
+    """
+
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    kv_rank: int
+    q_rank: int | None
+    scale: float
+    norm: NormPlan
+    bias: bool
+    form: Literal["auto", "absorbed", "expanded"]
+
+    @property
+    def expanded_elements(self) -> int:
+        """Elements a token that a cache of keys and values would hold."""
+        return self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+
+    def absorbs(self, tokens: int) -> bool:
+        """Whether a step of ``tokens`` tokens runs absorbed.
+
+        Expanded, each cached token costs K(N + V) multiplications a head once and N + R + V for each
+        query; absorbed, 2K + R for each query. So few queries absorb and many expand, however many
+        tokens are cached: V2-Lite's break-even is at 170 tokens a step.
+        """
+        if self.form != "auto":
+            return self.form == "absorbed"
+        outputs = self.nope_dim + self.value_dim
+        return tokens * (2 * self.kv_rank - outputs) < self.kv_rank * outputs
+
+    def __str__(self) -> str:
+        query = "plain q" if self.q_rank is None else f"q through {self.q_rank}"
+        form = "" if self.form == "auto" else f", {self.form}"
+        return (
+            f"latent attention {self.heads}q x ({self.nope_dim} + {self.rope_dim} rotated), values "
+            f"{self.value_dim}, {query}, kv through {self.kv_rank}, bias {'in+out' if self.bias else 'none'}"
+            f"{form}; expanded it would cache {self.expanded_elements} elements a token"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +120,11 @@ class GatedMLPPlan:
     """``down(activation(gate(x)) * up(x))`` through ``width`` hidden units."""
 
     width: int
-    activation: str
+    activation: ActivationName
+    bias: bool = False
 
     def __str__(self) -> str:
-        return f"gated mlp {self.width}, {self.activation}"
+        return f"gated mlp {self.width}, {self.activation}{', biased' if self.bias else ''}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +143,10 @@ class ModelPlan:
         family: the family's name.
         vocab_size, hidden_size: V and M.
         max_positions: the trained context in tokens.
-        norm_eps: of every norm that the family's plan does not describe itself.
+        norm: before the parts of a layer and after the last layer.
         tied: the output head is the embedding table.
         embed_scale: factor on the embeddings, applied in float32; None applies nothing.
+        head_bias: the output head adds a bias.
         layers: the parts of each layer.
         mask, rope, cache: the per-layer plans.
         numerics: resolved when the model is loaded.
@@ -83,9 +160,10 @@ class ModelPlan:
     vocab_size: int
     hidden_size: int
     max_positions: int
-    norm_eps: float
+    norm: NormPlan
     tied: bool
     embed_scale: float | None
+    head_bias: bool
     layers: tuple[LayerPlan, ...]
     mask: MaskPlan
     rope: RopePlan
@@ -127,9 +205,10 @@ class ModelPlan:
             self.family,
             self.vocab_size,
             self.hidden_size,
-            self.norm_eps,
+            self.norm,
             self.tied,
             self.embed_scale,
+            self.head_bias,
             self.layers,
             self.mask.structure,
             self.rope.structure,

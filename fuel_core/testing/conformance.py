@@ -184,7 +184,8 @@ def golden(case: Case) -> str:
     plan = case.plan
     lines = [
         f"{plan.family}: {len(plan.layers)} layers, width {plan.hidden_size}, vocabulary {plan.vocab_size}",
-        f"positions {plan.position_limit}, norm eps {plan.norm_eps}, head {'tied' if plan.tied else 'own'}",
+        f"positions {plan.position_limit}, {plan.norm}, head {'tied' if plan.tied else 'own'}"
+        f"{', biased' if plan.head_bias else ''}",
     ]
     for layer, parts in enumerate(plan.layers):
         rope = plan.rope.variant(layer)

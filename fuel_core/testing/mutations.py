@@ -11,20 +11,23 @@ import pytest
 import torch
 from torch import Tensor
 
-import fuel_core.blocks.linear
+import fuel_core.blocks.latent_attention
 import fuel_core.blocks.mlp
 import fuel_core.blocks.norm
 import fuel_core.decode.buffers
 import fuel_core.decode.driver
 import fuel_core.ops.cached
+import fuel_core.ops.held
+import fuel_core.ops.latent
 from fuel_core.blocks.linear import Linear
 from fuel_core.cache import Cache
 from fuel_core.decode.backends.eager import EagerStep
-from fuel_core.plans.model_plan import AttentionPlan, ModelPlan
+from fuel_core.ops import project
+from fuel_core.plans.model_plan import AttentionPlan, GatedMLPPlan, LatentAttentionPlan, ModelPlan
 from fuel_core.plans.rope import Layout, RopeVariant
 from fuel_core.plans.scaling import YarnScaling
 from fuel_core.rotary import RopeRows, RopeTable
-from fuel_core.step import Step, StepInputs
+from fuel_core.step import LayerStep, Step, StepInputs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -107,12 +110,12 @@ def _widen_windows(patch: pytest.MonkeyPatch) -> None:
     def off_by_one(query: Any, window: Any) -> Any:
         return query - window
 
-    patch.setattr(fuel_core.ops.cached, "first_visible", off_by_one)
+    patch.setattr(fuel_core.ops.held, "first_visible", off_by_one)
     patch.setattr("fuel_core.plans.mask.first_visible", off_by_one)
 
 
 def _let_the_range_ignore_windows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fuel_core.ops.cached, "first_visible", lambda query, window: 0)
+    patch.setattr(fuel_core.ops.held, "first_visible", lambda query, window: 0)
 
 
 def _give_all_layers_one_mask(patch: pytest.MonkeyPatch) -> None:
@@ -127,41 +130,84 @@ def _give_all_layers_one_mask(patch: pytest.MonkeyPatch) -> None:
 
 
 def _write_at_zero(patch: pytest.MonkeyPatch) -> None:
+    def move(pool: Tensor, rows: Tensor, positions: Tensor, new_BX: Tensor) -> None:
+        """Move the entry of the one new token to the start of its row; ``pool`` is [rows, ..., C, D]."""
+        if positions.shape[1] == 1:
+            pool.transpose(1, -2)[rows, positions[:, 0]] = 0
+            pool.transpose(1, -2)[rows, 0] = new_BX.to(pool.dtype)
+
     right = fuel_core.ops.cached.attend
 
     def attend(q: Tensor, k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, *rest: Any) -> Tensor:
-        rows, positions = rest[0], rest[1]
         out = right(q, k, v, k_pool, v_pool, *rest)
-        if positions.shape[1] == 1:
-            for pool, new in ((k_pool, k), (v_pool, v)):
-                pool[rows, :, positions[:, 0]] = 0
-                pool[rows, :, 0] = new[:, 0].to(pool.dtype)
+        for pool, new in ((k_pool, k), (v_pool, v)):
+            move(pool, rest[0], rest[1], new[:, 0])
         return out
 
     patch.setattr("fuel_core.step.attend", attend)
 
+    def moving(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def attend_latent(
+            q: Tensor, q_pe: Tensor, new: Tensor, pool: Tensor, w_kv: Tensor, *rest: Any
+        ) -> Tensor:
+            out = form(q, q_pe, new, pool, w_kv, *rest)
+            move(pool, rest[0], rest[1], new[:, 0])
+            return out
+
+        return attend_latent
+
+    patch.setattr("fuel_core.step.attend_absorbed", moving(fuel_core.ops.latent.attend_absorbed))
+    patch.setattr("fuel_core.step.attend_expanded", moving(fuel_core.ops.latent.attend_expanded))
+
+
+def _patch_attend_row(patch: pytest.MonkeyPatch, attend_row: Callable[..., Tensor]) -> None:
+    for module in (fuel_core.ops.cached, fuel_core.ops.latent):
+        patch.setattr(module, "attend_row", attend_row)
+
 
 def _read_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    right = fuel_core.ops.cached._attend_row
+    right = fuel_core.ops.held.attend_row
 
     def attend_row(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
         if len(q) > 1:
             return right(q, k, v, *rest)
-        tail = torch.zeros_like(k[:, :1])
-        return right(q, torch.cat((k, tail), 1), torch.cat((v, tail), 1), *rest)
+        return right(q, *(torch.cat((x, torch.zeros_like(x[:, :1])), 1) for x in (k, v)), *rest)
 
-    patch.setattr(fuel_core.ops.cached, "_attend_row", attend_row)
+    _patch_attend_row(patch, attend_row)
 
 
 def _deal_heads_round_robin(patch: pytest.MonkeyPatch) -> None:
-    right = fuel_core.ops.cached._attend_row
+    right = fuel_core.ops.held.attend_row
 
     def attend_row(q: Tensor, k: Tensor, *rest: Any) -> Tensor:
         tokens, heads, dim = q.shape
         dealt = q.view(tokens, -1, len(k), dim).transpose(1, 2).reshape(tokens, heads, dim)
         return right(dealt, k, *rest)
 
-    patch.setattr(fuel_core.ops.cached, "_attend_row", attend_row)
+    _patch_attend_row(patch, attend_row)
+
+
+def _read_w_uv_as_w_uk(patch: pytest.MonkeyPatch) -> None:
+    def one_half(w_kv: Tensor, nope_dim: int) -> tuple[Tensor, Tensor]:
+        return w_kv[:, :nope_dim], w_kv[:, :nope_dim]
+
+    patch.setattr(fuel_core.ops.latent, "split_heads", one_half)
+
+
+def _zero_the_shared_key(patch: pytest.MonkeyPatch) -> None:
+    block = fuel_core.blocks.latent_attention.LatentAttention
+    right = block.forward
+
+    class Deaf:
+        """A step that hears nothing of ``k_pe``."""
+
+        def __init__(self, step: LayerStep) -> None:
+            self.step, self.rope = step, step.rope
+
+        def attend_latent(self, q: Tensor, q_pe: Tensor, latent: Tensor, k_pe: Tensor, *rest: Any) -> Tensor:
+            return self.step.attend_latent(q, q_pe, latent, torch.zeros_like(k_pe), *rest)
+
+    patch.setattr(block, "forward", lambda self, x, step: right(self, x, Deaf(step)))
 
 
 def _forget(name: str) -> Patch:
@@ -207,13 +253,27 @@ def _decode_without_advancing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _drop_biases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Linear, "forward", lambda self, x: fuel_core.blocks.linear.project(x, self.weight))
+    patch.setattr(Linear, "forward", lambda self, x: project(x, self.weight))
 
 
 def _skip_norm_weights(patch: pytest.MonkeyPatch) -> None:
     norm = fuel_core.blocks.norm.RMSNorm
     right = norm.forward
     patch.setattr(norm, "forward", lambda self, x: right(self, x) / self.weight)
+
+
+def _has_gated_mlp(plan: ModelPlan) -> bool:
+    return any(isinstance(layer.feed_forward, GatedMLPPlan) for layer in plan.layers)
+
+
+def _has_latent_attention(plan: ModelPlan) -> bool:
+    return any(isinstance(layer.mixer, LatentAttentionPlan) for layer in plan.layers)
+
+
+def _absorbs_equal_halves(plan: ModelPlan) -> bool:
+    """W_UV can pass for W_UK where both have one shape."""
+    mixers = [layer.mixer for layer in plan.layers if isinstance(layer.mixer, LatentAttentionPlan)]
+    return any(mixer.nope_dim == mixer.value_dim and mixer.absorbs(1) for mixer in mixers)
 
 
 def _swap_gate_and_up(patch: pytest.MonkeyPatch) -> None:
@@ -249,6 +309,8 @@ CORE_MUTATIONS = (
     CoreMutation("the cache never advances", _never_advance),
     CoreMutation("a decoded token is not counted", _decode_without_advancing, spares_planned_token=True),
     CoreMutation("biases dropped", _drop_biases, _has_bias),
-    CoreMutation("norm weights skipped", _skip_norm_weights),
-    CoreMutation("gate and up swapped", _swap_gate_and_up),
+    CoreMutation("norm weights skipped", _skip_norm_weights, lambda plan: plan.norm.kind == "rms"),
+    CoreMutation("gate and up swapped", _swap_gate_and_up, _has_gated_mlp),
+    CoreMutation("W_UV read as W_UK", _read_w_uv_as_w_uk, _absorbs_equal_halves),
+    CoreMutation("k_pe zeroed", _zero_the_shared_key, _has_latent_attention),
 )

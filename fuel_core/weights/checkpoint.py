@@ -6,7 +6,7 @@ loader's strict accounting sees it; one name in two shards is an error, whicheve
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from types import MappingProxyType
@@ -79,6 +79,14 @@ class Checkpoint:
             with shard:
                 for name in shard.tensors:
                     yield name, shard.tensor(name)
+
+    def copies(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Some tensors, each copied out of its shard: for small ones that are needed beside others."""
+        wanted, copied = set(names), {}
+        for shard in self.shards:
+            with shard:
+                copied |= {name: shard.tensor(name).clone() for name in shard.tensors if name in wanted}
+        return copied
 
 
 def read_index(folder: Path) -> dict[str, Path]:

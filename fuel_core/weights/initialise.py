@@ -26,7 +26,7 @@ def initialise(decoder: Decoder, generator: torch.Generator, *, std: float = 0.0
             narrow = residual if path.endswith((".out", ".down")) else 1.0
             value = torch.empty(shape, device="cpu").normal_(0, std * narrow, generator=generator)
         else:
-            value = torch.full(shape, 0.0 if name == "bias" else 1.0, device="cpu")
+            value = torch.full(shape, 0.0 if name.endswith("bias") else 1.0, device="cpu")
         setattr(module, name, nn.Parameter(value.to(dtype)))
     decoder.weights_replaced()
 
@@ -41,7 +41,7 @@ def randomise(decoder: Decoder, generator: torch.Generator) -> None:
         elif len(shape) > 1:
             value = noise * 1.6 / math.sqrt(shape[-1])
         else:
-            value = 0.3 * noise + (0.0 if name == "bias" else 1.0)
+            value = 0.3 * noise + (0.0 if name.endswith("bias") else 1.0)
         setattr(module, name, nn.Parameter(value.to(dtype), requires_grad=False))
     decoder.weights_replaced()
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fuel_core.blocks.decoder import Decoder
+from fuel_core.config.stored_blocks import StoredBlocks
 from fuel_core.errors import CheckpointError, FuelWarning, PlanError
+from fuel_core.weights.block_scaled import BlockScales, is_block_scaled
 from fuel_core.weights.checkpoint import Checkpoint
 from fuel_core.weights.names import Source, WeightNames, sources
 from fuel_core.weights.progress import Progress
@@ -82,6 +84,7 @@ def load_weights(
     names: WeightNames,
     device: torch.device,
     progress: Progress | None = None,
+    blocks: StoredBlocks | None = None,
 ) -> None:
     """Fill a model that stands on the meta device.
 
@@ -90,6 +93,7 @@ def load_weights(
 
     Args:
         progress: told of the stored bytes that are in place.
+        blocks: how the config says that matrices of 8-bit floats are scaled.
 
     Raises:
         CheckpointError: parameters without a tensor, tensors without a use, or shapes that differ.
@@ -103,7 +107,9 @@ def load_weights(
                 f"{source.path}"
             )
         wanted[source.tensor] = source
-    _account(checkpoint, wanted, names)
+    scales = BlockScales.of(checkpoint, blocks)
+    _account(checkpoint, wanted, names, len(decoder.layers), scales)
+    factors = checkpoint.copies(info.name for info in scales.infos.values()) if scales else {}
     weights = decoder.plan.numerics.weights
     filled: dict[tuple[nn.Module, str], Tensor] = {}
     done = 0
@@ -119,16 +125,29 @@ def load_weights(
         if key not in filled:
             shape = place.module.get_parameter(place.parameter).shape
             filled[key] = torch.empty(shape, dtype=place.rule.dtype(weights), device=device)
-        filled[key][place.piece.rows].copy_(tensor)
+        into = filled[key][place.piece.place]
+        if scales is not None and is_block_scaled(checkpoint.tensors[name]):
+            scales.dequantise(tensor, factors[scales.infos[name].name], into)
+        else:
+            into.copy_(tensor)
     for (module, parameter), value in filled.items():
         setattr(module, parameter, nn.Parameter(value, requires_grad=False))
     decoder.weights_replaced()
 
 
-def _account(checkpoint: Checkpoint, wanted: Mapping[str, Source], names: WeightNames) -> None:
+def _account(
+    checkpoint: Checkpoint,
+    wanted: Mapping[str, Source],
+    names: WeightNames,
+    layers: int,
+    scales: BlockScales | None,
+) -> None:
     stored = checkpoint.tensors
     missing = [f"{name} (for {source.path})" for name, source in wanted.items() if name not in stored]
-    unused = [name for name in stored if name not in wanted and not names.excuses(name)]
+    used = set(wanted)
+    if scales is not None:
+        used |= {info.name for name, info in scales.infos.items() if name in wanted}
+    unused = [name for name in stored if name not in used and not names.excuses(name, layers)]
     faults = _list("parameters have no tensor", missing) + _list("tensors have no use", unused)
     if faults:
         raise CheckpointError(
@@ -142,9 +161,12 @@ def _account(checkpoint: Checkpoint, wanted: Mapping[str, Source], names: Weight
                 f"{info.file} holds {name} of shape {list(info.shape)}; {source.path} needs "
                 f"{list(source.shape)} by config.json"
             )
-        if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
+        if scales is not None and is_block_scaled(info):
+            scales.check(info)
+        elif not info.dtype.is_floating_point or info.dtype.itemsize < 2:
             raise CheckpointError(
-                f"{info.file} holds {name} as {info.dtype}, a quantised form that this family does not read"
+                f"{info.file} holds {name} as {info.dtype}, a quantised form that config.json does not "
+                "explain"
             )
 
 

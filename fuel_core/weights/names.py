@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from string import Formatter
+from types import MappingProxyType
 
 from torch import nn
 
@@ -22,16 +24,39 @@ class WeightNames:
 
     Attributes:
         modules: block path -> tensor path, both without the final ``.weight`` or ``.bias``.
-            ``{layer}`` stands for the layer's number; ``{part}`` for a part that the block names,
-            and a template without it says that the checkpoint stores the parts as one tensor.
-        excused: shell patterns of tensors that a checkpoint may hold and no block uses.
+            ``{layer}`` stands for the layer's number; ``{part}`` for a part that the block names and
+            ``{expert}`` for an expert's number, and a template without them says that the
+            checkpoint stores the parts, or the experts, as one tensor.
+        excused: shell patterns of tensors that a checkpoint may hold and no block uses. ``{beyond}``
+            stands for the number of a layer that the model does not have, as of the layers that
+            predict further tokens.
     """
 
     modules: Mapping[str, str]
     excused: tuple[str, ...]
 
-    def excuses(self, tensor: str) -> bool:
-        return any(fnmatchcase(tensor, pattern) for pattern in (*EXCUSED_EVERYWHERE, *self.excused))
+    def excuses(self, tensor: str, layers: int) -> bool:
+        """Whether a tensor may lie unused in the checkpoint of a model of so many layers."""
+        found = _LAYER.search(tensor)
+        beyond = found.group(1) if found and int(found.group(1)) >= layers else "{beyond}"
+        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.excused]
+        return any(fnmatchcase(tensor, pattern) for pattern in (*EXCUSED_EVERYWHERE, *patterns))
+
+
+LLAMA_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "embed": "model.embed_tokens",
+        "layers.{layer}.mixer_norm": "model.layers.{layer}.input_layernorm",
+        "layers.{layer}.mixer.qkv": "model.layers.{layer}.self_attn.{part}_proj",
+        "layers.{layer}.mixer.out": "model.layers.{layer}.self_attn.o_proj",
+        "layers.{layer}.feed_forward_norm": "model.layers.{layer}.post_attention_layernorm",
+        "layers.{layer}.feed_forward.gate_up": "model.layers.{layer}.mlp.{part}_proj",
+        "layers.{layer}.feed_forward.down": "model.layers.{layer}.mlp.down_proj",
+        "norm": "model.norm",
+        "head": "lm_head",
+    }
+)
+"""The names that most families share with Llama: ``{**LLAMA_NAMES, ...}`` adds or replaces some."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +68,7 @@ class Source:
         module, parameter: the module that owns the parameter, and the parameter's name there.
         path: the parameter's full path, for messages.
         rule: how the parameter is stored.
-        piece: which of its rows this tensor is.
+        piece: which of its entries this tensor is.
         shape: what the tensor must have.
     """
 
@@ -69,13 +94,12 @@ def sources(model: nn.Module, names: WeightNames) -> Iterator[Source]:
         rules = module.weight_rules
         assert isinstance(rules, Mapping), f"{type(module).__name__} declares no weight rules"
         template, layer = _template(module_path, names.modules)
+        placeholders = {field for _, field, _, _ in Formatter().parse(template) if field}
         for name, parameter in parameters.items():
             rule = rules[name]
-            fused = "{part}" not in template
-            for piece in rule.pieces(fused):
-                tensor = template.format(layer=layer, part=piece.part) + f".{name}"
-                rows = len(range(*piece.rows.indices(parameter.shape[0])))
-                shape = (rows, *parameter.shape[1:])
+            for piece in rule.pieces(placeholders):
+                tensor = template.format(layer=layer, **piece.fields) + f".{name}"
+                shape = tuple(parameter[piece.place].shape)
                 yield Source(tensor, module, name, f"{module_path}.{name}", rule, piece, shape)
 
 

@@ -32,7 +32,7 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for source in sources(decoder, names):
-        value = source.module.get_parameter(source.parameter).detach()[source.piece.rows]
+        value = source.module.get_parameter(source.parameter).detach()[source.piece.place]
         # a clone: safetensors refuses views that share storage
         tensors[source.tensor] = value.to("cpu", dtype or value.dtype, copy=True).contiguous()
     stored = dtype or decoder.embed.weight.dtype

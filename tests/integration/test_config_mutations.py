@@ -277,7 +277,7 @@ def check_says_what_the_file_says(
         "layers": len(plan.layers),
         "heads": (mixer.query_heads, mixer.kv_heads, mixer.head_dim, mixer.scale),
         "mlp": (mlp.width, mlp.activation),
-        "eps": plan.norm_eps,
+        "eps": plan.norm.eps,
         "tied": plan.tied,
         "context": plan.max_positions,
         "windows": [plan.mask.window(layer) for layer in range(plan.mask.layers)],

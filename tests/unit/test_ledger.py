@@ -69,7 +69,6 @@ def test_allowing_unknown_keys_excuses_no_wrong_value() -> None:
     [
         ("use_mrope", False, [True, None, 0, "false"]),
         ("pretraining_tp", 1, [2, 1.0, True, "1"]),
-        ("quantization_config", None, [{"quant_method": "fp8"}, {}, False]),
         ("is_encoder_decoder", False, [True, 0]),
         ("chunk_size_feed_forward", 0, [1, False, 0.0]),
         ("pruned_heads", {}, [{"0": [1]}, [], False]),

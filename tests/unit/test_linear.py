@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fuel_core.blocks import linear
-from fuel_core.blocks.linear import project
+from fuel_core.ops import projection
+from fuel_core.ops import project
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -15,7 +15,7 @@ def test_tiles_give_what_a_cast_of_the_whole_gives(
     draw = torch.Generator().manual_seed(0)
     weight = torch.randn(37, 16, generator=draw).to(torch.bfloat16)
     x = torch.randn(2, rows, 16, generator=draw)
-    monkeypatch.setattr(linear, "TILE_ELEMENTS", tile)
+    monkeypatch.setattr(projection, "TILE_ELEMENTS", tile)
     torch.testing.assert_close(project(x, weight), x @ weight.float().T, atol=1e-5, rtol=0)
 
 

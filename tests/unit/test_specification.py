@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuel_core.step
-from fuel_core.blocks import Attention, Decoder, GatedMLP, RMSNorm
+from fuel_core.blocks import Attention, Decoder, GatedMLP, normalisation
 from fuel_core.decode.buffers import append_inputs
 from fuel_core.family import Family
 from fuel_core.ops.cached import attend_cpu
@@ -52,7 +52,7 @@ class ParallelLayer(nn.Module):
     def __init__(self, plan: ModelPlan, layer: int) -> None:
         super().__init__()
         parts = plan.layers[layer]
-        self.norm = RMSNorm(plan.hidden_size, plan.norm_eps)
+        self.norm = normalisation(plan.hidden_size, plan.norm)
         self.mixer = Attention(plan.hidden_size, parts.mixer)
         self.mlp = GatedMLP(plan.hidden_size, parts.feed_forward)
 
@@ -68,7 +68,7 @@ class TestOneDriver:
         plan = replace(case.plan, family="nobody")
         with torch.device("meta"):
             layers = [ParallelLayer(plan, layer) for layer in range(4)]
-            decoder = Decoder(plan, layers=layers, norm=RMSNorm(plan.hidden_size, plan.norm_eps))
+            decoder = Decoder(plan, layers=layers)
         randomise(decoder, torch.Generator().manual_seed(0))
         nobody = replace(case, decoder=decoder)
         for check in (cached_equals_one_shot, held_step_equals_eager_step, swapped_cache_rebinds):

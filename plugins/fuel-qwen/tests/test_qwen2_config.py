@@ -147,7 +147,7 @@ class TestValues:
         """A reader that returns a preset passes any test of one file: see the fixtures for a second."""
         model = planned(rms_norm_eps=1e-5, tie_word_embeddings=True, hidden_act="gelu")
         assert (model.vocab_size, model.hidden_size, model.max_positions) == (96, 64, 256)
-        assert (model.norm_eps, model.tied, model.embed_scale) == (1e-5, True, None)
+        assert (model.norm.eps, model.tied, model.embed_scale) == (1e-5, True, None)
         assert len(model.layers) == 36
         layer = model.layers[0]
         assert layer.mixer == AttentionPlan(
@@ -161,7 +161,7 @@ class TestValues:
     def test_absent_keys(self) -> None:
         model = planned(num_key_value_heads=...)
         assert model.layers[0].mixer.kv_heads == 4
-        assert (model.norm_eps, model.tied) == (1e-6, False)
+        assert (model.norm.eps, model.tied) == (1e-6, False)
         assert model.layers[0].feed_forward.activation == "silu"
 
     def test_a_file_that_states_the_shape_alone(self) -> None:

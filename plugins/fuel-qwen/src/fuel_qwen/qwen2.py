@@ -6,33 +6,16 @@ Source: Qwen2 Technical Report (arXiv:2407.10671) and the published configs of Q
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
-from fuel_core.blocks import (
-    ActivationName,
-    Attention,
-    Decoder,
-    FusedLinear,
-    GatedMLP,
-    PreNormLayer,
-    RMSNorm,
-)
-from fuel_core.config import NULL_IS_ABSENT, AttentionKeys, RopeKeys
+from fuel_core.blocks import Decoder, FusedLinear, pre_norm_decoder
+from fuel_core.config import NULL_IS_ABSENT, AttentionKeys, GatedMLPKeys, RopeKeys
 from fuel_core.errors import ConfigError
-from fuel_core.family import Family, Mutation, WeightNames
-from fuel_core.plans import (
-    AttentionPlan,
-    CacheSpec,
-    GatedMLPPlan,
-    KVSlots,
-    LayerPlan,
-    MaskPlan,
-    ModelPlan,
-    RopePlan,
-)
+from fuel_core.family import LLAMA_NAMES, Family, Mutation, WeightNames
+from fuel_core.plans import LayerPlan, MaskPlan, ModelPlan, NormPlan, RopePlan
 
 
-class Qwen2Config(AttentionKeys, RopeKeys):
+class Qwen2Config(AttentionKeys, RopeKeys, GatedMLPKeys):
     """The keys of a Qwen2 config.json.
 
     Absent: ``sliding_window`` is the whole context, ``max_window_layers`` every layer; null means
@@ -41,8 +24,6 @@ class Qwen2Config(AttentionKeys, RopeKeys):
 
     irrelevant: ClassVar = {"use_mrope": (False,)}
 
-    intermediate_size: PositiveInt
-    hidden_act: ActivationName = "silu"
     rms_norm_eps: PositiveFloat = 1e-6
     use_sliding_window: bool = False
     sliding_window: Annotated[int, Field(ge=0)] | None = Field(
@@ -77,28 +58,14 @@ def plan(config: Qwen2Config, options: Qwen2Options) -> ModelPlan:
             f"rope_theta is absent: {options.absent_rope_theta:g} is used (transformers would take 1e4); "
             "choose with the option absent_rope_theta"
         )
-    attention = AttentionPlan(
-        query_heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        scale=config.head_dim**-0.5,
-        qkv_bias=True,
-        out_bias=False,
-    )
-    mlp = GatedMLPPlan(width=config.intermediate_size, activation=config.hidden_act)
-    return ModelPlan(
-        family="qwen2",
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        max_positions=config.max_position_embeddings,
-        norm_eps=config.rms_norm_eps,
-        tied=config.tie_word_embeddings,
-        embed_scale=None,
-        layers=(LayerPlan(attention, mlp),) * layers,
+    return config.model_plan(
+        "qwen2",
+        norm=NormPlan("rms", config.rms_norm_eps),
+        layers=[LayerPlan(config.attention(qkv_bias=True, out_bias=False), config.gated_mlp())] * layers,
         mask=_mask(config, options, notes),
         rope=RopePlan.single(rope.single, layers),
-        cache=CacheSpec.uniform(KVSlots(config.num_key_value_heads, config.head_dim), layers),
-        notes=tuple(notes),
+        cache=config.kv_cache(),
+        notes=notes,
     )
 
 
@@ -145,38 +112,10 @@ def _span(layers: list[int]) -> str:
 
 
 def build(config: Qwen2Config, plan: ModelPlan) -> Decoder:
-    def norm() -> RMSNorm:
-        return RMSNorm(plan.hidden_size, plan.norm_eps)
-
-    return Decoder(
-        plan,
-        layers=[
-            PreNormLayer(
-                mixer_norm=norm(),
-                mixer=Attention(plan.hidden_size, layer.mixer),
-                feed_forward_norm=norm(),
-                feed_forward=GatedMLP(plan.hidden_size, layer.feed_forward),
-            )
-            for layer in plan.layers
-        ],
-        norm=norm(),
-    )
+    return pre_norm_decoder(plan)
 
 
-WEIGHTS = WeightNames(
-    modules={
-        "embed": "model.embed_tokens",
-        "layers.{layer}.mixer_norm": "model.layers.{layer}.input_layernorm",
-        "layers.{layer}.mixer.qkv": "model.layers.{layer}.self_attn.{part}_proj",
-        "layers.{layer}.mixer.out": "model.layers.{layer}.self_attn.o_proj",
-        "layers.{layer}.feed_forward_norm": "model.layers.{layer}.post_attention_layernorm",
-        "layers.{layer}.feed_forward.gate_up": "model.layers.{layer}.mlp.{part}_proj",
-        "layers.{layer}.feed_forward.down": "model.layers.{layer}.mlp.down_proj",
-        "norm": "model.norm",
-        "head": "lm_head",
-    },
-    excused=(),
-)
+WEIGHTS = WeightNames(modules=LLAMA_NAMES, excused=())
 
 _TINY = {
     "model_type": "qwen2",

@@ -1,0 +1,184 @@
+"""What DeepSeek-V2 and V3 share: latent attention, dense layers first, then experts beside shared ones.
+
+Source: DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437) and their published configs and weights.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fuel_core.config import (
+    ANY_VALUE,
+    EXPERT_TRAINING_KEYS,
+    GatedMLPKeys,
+    LatentAttentionKeys,
+    RopeKeys,
+)
+from fuel_core.errors import ConfigError, PlanError
+from fuel_core.family import LLAMA_NAMES, WeightNames
+from fuel_core.plans import (
+    Layout,
+    LayerPlan,
+    MaskPlan,
+    ModelPlan,
+    MoEPlan,
+    NormPlan,
+    RopePlan,
+    RouterPlan,
+    YarnScaling,
+)
+
+LATENT_NORM = NormPlan("rms", 1e-6)
+"""Of both latents, whatever ``rms_norm_eps`` says: the published models were trained so."""
+
+
+class DeepSeekKeys(LatentAttentionKeys, RopeKeys, GatedMLPKeys):
+    """The keys that both read. No routed experts (null or 0) is a dense model, and then the other keys
+    of experts may be absent; no shared experts is no shared branch.
+
+    Layer i has experts iff ``i >= first_k_dense_replace`` and ``i % moe_layer_freq == 0``.
+    """
+
+    irrelevant: ClassVar = {**EXPERT_TRAINING_KEYS, "num_nextn_predict_layers": ANY_VALUE}
+
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    mlp_bias: bool = False
+    n_routed_experts: Annotated[int, Field(ge=0)] | None
+    n_shared_experts: Annotated[int, Field(ge=0)] | None
+    num_experts_per_tok: PositiveInt | None
+    moe_intermediate_size: PositiveInt | None = None
+    first_k_dense_replace: Annotated[int, Field(ge=0)]
+    moe_layer_freq: PositiveInt = 1
+    n_group: PositiveInt | None
+    topk_group: PositiveInt | None
+    norm_topk_prob: bool
+    routed_scaling_factor: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _check_experts(self) -> Self:
+        for key in ("num_experts_per_tok", "moe_intermediate_size"):
+            if self.n_routed_experts and getattr(self, key) is None:
+                raise ValueError(f"n_routed_experts is {self.n_routed_experts} and {key} is not stated")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekOptions:
+    """What a user may choose at load.
+
+    Attributes:
+        mla: the form of latent attention; ``auto`` absorbs short steps and expands long ones.
+    """
+
+    mla: Literal["auto", "absorbed", "expanded"] = "auto"
+
+
+def decoder_plan(
+    family: str,
+    config: DeepSeekKeys,
+    options: DeepSeekOptions,
+    *,
+    layout: Layout,
+    router: RouterPlan | None,
+) -> ModelPlan:
+    """The plan of a model; ``router`` is None where the config states no routed experts."""
+    layers = config.num_hidden_layers
+    spelling = config.rope_spelling(
+        default_theta=1e4, width=config.qk_rope_head_dim, width_key="qk_rope_head_dim", layout=layout
+    )
+    scaling = spelling.single.scaling
+    attention = config.latent_attention(
+        softmax_factor=scaling.softmax_factor if isinstance(scaling, YarnScaling) else 1.0,
+        norm=LATENT_NORM,
+        form=options.mla,
+    )
+    dense, sparse = config.gated_mlp(bias=config.mlp_bias), _experts(config, router)
+    return config.model_plan(
+        family,
+        norm=NormPlan("rms", config.rms_norm_eps),
+        layers=[
+            LayerPlan(attention, sparse if sparse and _has_experts(config, layer) else dense)
+            for layer in range(layers)
+        ],
+        mask=MaskPlan.dense(layers),
+        rope=RopePlan.single(spelling.single, layers),
+        cache=config.latent_cache(),
+        notes=spelling.notes,
+    )
+
+
+def router_plan(
+    config: DeepSeekKeys,
+    *,
+    scoring: Literal["softmax", "sigmoid"],
+    group_score: Literal["max", "top2"] | None,
+    correction_bias: bool,
+    normalise: bool,
+    scale: float,
+) -> RouterPlan | None:
+    """The recipe of the config's routed experts, None without any.
+
+    Raises:
+        ConfigError: more experts or groups are to be chosen than there are.
+    """
+    if not config.n_routed_experts or config.num_experts_per_tok is None:
+        return None
+    groups = 1 if group_score is None else config.n_group or 1
+    try:
+        return RouterPlan(
+            experts=config.n_routed_experts,
+            chosen=config.num_experts_per_tok,
+            scoring=scoring,
+            groups=groups,
+            groups_chosen=1 if group_score is None else config.topk_group or groups,
+            group_score=group_score,
+            correction_bias=correction_bias,
+            normalise=normalise,
+            scale=scale,
+        )
+    except PlanError as error:
+        raise ConfigError(
+            f"num_experts_per_tok ({config.num_experts_per_tok}), n_routed_experts "
+            f"({config.n_routed_experts}), n_group ({config.n_group}) and topk_group ({config.topk_group}) do "
+            f"not fit together: {error}"
+        ) from error
+
+
+def _has_experts(config: DeepSeekKeys, layer: int) -> bool:
+    return layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
+
+
+def _experts(config: DeepSeekKeys, router: RouterPlan | None) -> MoEPlan | None:
+    width = config.moe_intermediate_size
+    if router is None or width is None:
+        return None
+    shared = config.gated_mlp(bias=config.mlp_bias, width=width * (config.n_shared_experts or 0))
+    return MoEPlan(
+        router=router,
+        expert_width=width,
+        activation=config.hidden_act,
+        shared=shared if config.n_shared_experts else None,
+        shared_gate=False,
+    )
+
+
+WEIGHTS = WeightNames(
+    modules={
+        **LLAMA_NAMES,
+        "layers.{layer}.mixer.q": "model.layers.{layer}.self_attn.q_proj",
+        "layers.{layer}.mixer.q.a": "model.layers.{layer}.self_attn.q_a_proj",
+        "layers.{layer}.mixer.q.norm": "model.layers.{layer}.self_attn.q_a_layernorm",
+        "layers.{layer}.mixer.q.b": "model.layers.{layer}.self_attn.q_b_proj",
+        "layers.{layer}.mixer.kv_a": "model.layers.{layer}.self_attn.kv_a_proj_with_mqa",
+        "layers.{layer}.mixer.kv_norm": "model.layers.{layer}.self_attn.kv_a_layernorm",
+        "layers.{layer}.mixer.kv_b": "model.layers.{layer}.self_attn.kv_b_proj",
+        "layers.{layer}.feed_forward.router": "model.layers.{layer}.mlp.gate",
+        "layers.{layer}.feed_forward.experts.gate_up": "model.layers.{layer}.mlp.experts.{expert}.{part}_proj",
+        "layers.{layer}.feed_forward.experts.down": "model.layers.{layer}.mlp.experts.{expert}.down_proj",
+        "layers.{layer}.feed_forward.shared.gate_up": "model.layers.{layer}.mlp.shared_experts.{part}_proj",
+        "layers.{layer}.feed_forward.shared.down": "model.layers.{layer}.mlp.shared_experts.down_proj",
+    },
+    # layers that predict tokens further ahead, stored after the model's own
+    excused=("model.layers.{beyond}.*",),
+)

@@ -1,0 +1,35 @@
+"""A fixture for the tests of Triton kernels, which run in triton's interpreter on the CPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter, with bfloat16 as on a GPU.
+
+    It holds bfloat16 as bit patterns, multiplies these in a matrix product, and cuts float32 off where
+    hardware rounds to the nearest (triton 3.7).
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    assert interpreter.__name__ and type(tl.cdiv).__name__ == "InterpretedFunction", (
+        "triton was imported before TRITON_INTERPRET was set; tests/conftest.py sets it"
+    )
+    convert, multiply = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
+
+    def rounding(data: np.ndarray, source: Any, target: Any, mode: object) -> np.ndarray:
+        if (source, target) == (tl.float32, tl.bfloat16):
+            return torch.from_numpy(data.copy()).bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return convert(data, source, target, mode).reshape(data.shape)
+
+    def widened(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        wide = (builder.cast_impl(x, tl.float32) if x.dtype.scalar is tl.bfloat16 else x for x in (a, b))
+        return multiply(builder, *wide, *rest)
+
+    monkeypatch.setattr(interpreter, "_convert_float", rounding)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", widened)
