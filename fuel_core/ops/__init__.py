@@ -3,6 +3,7 @@
 Importing this package registers them.
 """
 
+import fuel_core.ops.cuda  # noqa: F401  registers what serves on CUDA
 from fuel_core.ops.cached import attend
 from fuel_core.ops.experts import apply_experts
 from fuel_core.ops.latent import absorb_query, attend_absorbed, attend_expanded, expand, expand_context

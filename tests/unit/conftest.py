@@ -1,5 +1,6 @@
 """A fixture for the tests of Triton kernels, which run in triton's interpreter on the CPU."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,16 @@ import torch
 
 
 @pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter, with bfloat16 as on a GPU.
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Triton's interpreter, with bfloat16 as on a GPU, and NaN in whatever is allocated but not written.
 
-    It holds bfloat16 as bit patterns, multiplies these in a matrix product, and cuts float32 off where
-    hardware rounds to the nearest (triton 3.7).
+    The interpreter holds bfloat16 as bit patterns, multiplies these in a matrix product, and cuts float32
+    off where hardware rounds to the nearest (triton 3.7).
     """
     import triton.language as tl
     from triton.runtime import interpreter
 
-    assert interpreter.__name__ and type(tl.cdiv).__name__ == "InterpretedFunction", (
+    assert isinstance(tl.cdiv, interpreter.InterpretedFunction), (
         "triton was imported before TRITON_INTERPRET was set; tests/conftest.py sets it"
     )
     convert, multiply = interpreter._convert_float, interpreter.InterpreterBuilder.create_dot
@@ -33,3 +34,6 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_convert_float", rounding)
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", widened)
+    torch.use_deterministic_algorithms(True)  # fills new tensors: an old one may hold the right answer
+    yield
+    torch.use_deterministic_algorithms(False)
