@@ -23,3 +23,15 @@ class PreNormLayer(nn.Module):
     def forward(self, x_BTM: Tensor, step: LayerStep) -> Tensor:
         x_BTM = x_BTM + self.mixer(self.mixer_norm(x_BTM), step)
         return x_BTM + self.feed_forward(self.feed_forward_norm(x_BTM))
+
+
+class ParallelLayer(nn.Module):
+    """``x + mixer(norm(x)) + feed_forward(norm(x))`` with one norm for both: Phi-1 to Phi-2."""
+
+    def __init__(self, *, norm: nn.Module, mixer: nn.Module, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.feed_forward = norm, mixer, feed_forward
+
+    def forward(self, x_BTM: Tensor, step: LayerStep) -> Tensor:
+        normed_BTM = self.norm(x_BTM)
+        return x_BTM + self.mixer(normed_BTM, step) + self.feed_forward(normed_BTM)

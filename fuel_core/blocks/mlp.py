@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from fuel_core.blocks.activation import activation
 from fuel_core.blocks.linear import FusedLinear, Linear
-from fuel_core.plans.model_plan import GatedMLPPlan
+from fuel_core.plans.model_plan import GatedMLPPlan, MLPPlan
 
 
 class GatedMLP(nn.Module):
@@ -19,4 +19,18 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         y: Tensor = self.down(self.activation(gate) * up)
+        return y
+
+
+class MLP(nn.Module):
+    """``down(activation(up(x)))``."""
+
+    def __init__(self, hidden_size: int, plan: MLPPlan) -> None:
+        super().__init__()
+        self.up = Linear(hidden_size, plan.width, bias=plan.bias)
+        self.down = Linear(plan.width, hidden_size, bias=plan.bias)
+        self.activation = activation(plan.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.activation(self.up(x)))
         return y

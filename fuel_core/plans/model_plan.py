@@ -127,12 +127,29 @@ class GatedMLPPlan:
         return f"gated mlp {self.width}, {self.activation}{', biased' if self.bias else ''}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MLPPlan:
+    """``down(activation(up(x)))`` through ``width`` hidden units."""
+
+    width: int
+    activation: ActivationName
+    bias: bool
+
+    def __str__(self) -> str:
+        return f"mlp {self.width}, {self.activation}{', biased' if self.bias else ''}"
+
+
 @dataclass(frozen=True)
 class LayerPlan:
-    """The parts of one layer, as frozen values with a readable ``str``: those below, or a family's own."""
+    """The parts of one layer, as frozen values with a readable ``str``: those above, or a family's own.
+
+    ``parallel`` parts read one norm of the layer's input and are added to it together; otherwise the
+    feed-forward reads what the mixer has added to, through a norm of its own.
+    """
 
     mixer: Any
     feed_forward: Any
+    parallel: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +211,13 @@ class ModelPlan:
         reach = max(self.max_positions, self.rope.reach or 0)
         limit = self.rope.position_limit
         return reach if limit is None else min(limit, reach)
+
+    @property
+    def switch_length(self) -> int | None:
+        """The longest sequence that the first RoPE table serves; None where no sequence needs another."""
+        lengths = [variant.scaling.switch_length for variant in self.rope.variants]
+        shortest = min((length for length in lengths if length is not None), default=self.position_limit)
+        return shortest if shortest < self.position_limit else None
 
     @cached_property
     def structure(self) -> tuple[object, ...]:

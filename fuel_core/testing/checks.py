@@ -205,6 +205,17 @@ def windows_matter(case: Case) -> None:
     assert gap(case.one_shot(tokens), one_mask) > 1e-3, "the windows change no logit"
 
 
+def latent_forms_agree(case: Case) -> None:
+    """Absorbed and expanded, cached and in one shot: four ways to the same logits."""
+    tokens = case.token_ids(seed=12)
+    wanted = case.one_shot(tokens)
+    for form in ("absorbed", "expanded"):
+        layers = tuple(replace(layer, mixer=replace(layer.mixer, form=form)) for layer in case.plan.layers)
+        forced = case.with_plan(replace(case.plan, layers=layers))
+        assert_close(forced.one_shot(tokens), wanted, EXACT, f"{form}, one shot")
+        assert_close(forced.decode(forced.session(), tokens), wanted, EXACT, f"{form}, cached")
+
+
 def cache_bytes_are_exact(case: Case) -> None:
     """What a pool says of its bytes is what its tensors hold."""
     pool = case.pool(rows=3, capacity=11)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from fuel_core.family import Family, Mutation
+from fuel_core.plans.model_plan import LatentAttentionPlan
 from fuel_core.registry import Registry
 from fuel_core.testing import checks
 from fuel_core.testing.case import PREFILLED, Case
+from fuel_core.testing.crossing import crossing_equals_fresh_passes
 from fuel_core.testing.mutations import CORE_MUTATIONS, CoreMutation
 from fuel_core.testing.oracle import OracleLogits, OracleRun, TransformersOracle
 
@@ -82,6 +84,20 @@ class Conformance:
         if all(window is None for window in case.plan.mask.windows):
             pytest.skip("no layer of this config has a window")
         checks.windows_matter(case)
+
+    def test_latent_forms_agree(self, tiny: str) -> None:
+        """Wherever a tiny config has latent attention; a family without any says so by skipping."""
+        case = Case.build(self.definition(), tiny)
+        if not all(isinstance(layer.mixer, LatentAttentionPlan) for layer in case.plan.layers):
+            pytest.skip("no layer of this config has latent attention")
+        checks.latent_forms_agree(case)
+
+    def test_the_crossing_equals_fresh_passes(self, tiny: str) -> None:
+        """Wherever a tiny config has two RoPE tables; a family without any says so by skipping."""
+        case = Case.build(self.definition(), tiny)
+        if case.plan.switch_length is None:
+            pytest.skip("one RoPE table serves every length of this config")
+        crossing_equals_fresh_passes(case)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
     def test_held_step_equals_eager_step_in_low_precision(self, tiny: str, dtype: torch.dtype) -> None:
@@ -162,21 +178,24 @@ class Conformance:
         assert path.is_file(), f"{path} is missing; write it with --fuel-update-goldens and review it"
         assert found == path.read_text(), f"{path} differs; if that is meant, --fuel-update-goldens"
 
-    def _red(self, tiny: str, oracle: OracleRun) -> list[str]:
-        """The names of the checks that fail now."""
+    def _red(self, tiny: str, oracle: OracleRun) -> bool:
+        """Whether a check fails now; the cheapest goes first."""
         wanted, tokens = oracle
 
         def parity(case: Case) -> None:
             logits = Case.build(case.family, case.tiny, dtype=torch.float32).one_shot(tokens)
             checks.assert_close(logits, wanted, checks.ORACLE_ABSOLUTE, "one shot")
 
-        red = []
-        for check in (parity, checks.cached_equals_one_shot, checks.swapped_cache_rebinds):
+        def crossing(case: Case) -> None:
+            if case.plan.switch_length is not None:
+                crossing_equals_fresh_passes(case)
+
+        for check in (parity, checks.cached_equals_one_shot, checks.swapped_cache_rebinds, crossing):
             try:
                 check(Case.build(self.definition(), tiny))
             except AssertionError:
-                red.append(check.__name__)
-        return red
+                return True
+        return False
 
 
 def golden(case: Case) -> str:
@@ -192,7 +211,7 @@ def golden(case: Case) -> str:
         recipe = "none" if rope is None else f"{rope.base:g} x {rope.width} {rope.layout} {rope.scaling}"
         lines.append(
             f"layer {layer}: {parts.mixer}; {parts.feed_forward}; window {plan.mask.window(layer)}; "
-            f"rope {recipe}; cache {plan.cache.layers[layer]}"
+            f"rope {recipe}; cache {plan.cache.layers[layer]}{'; parallel' if parts.parallel else ''}"
         )
     operations = Counter(checks.step_operations(case))
     lines.append(f"operations of a replay: {operations.total()}")

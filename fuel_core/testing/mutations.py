@@ -19,13 +19,16 @@ import fuel_core.decode.driver
 import fuel_core.ops.cached
 import fuel_core.ops.held
 import fuel_core.ops.latent
+from fuel_core.blocks.experts import Experts, MoE
 from fuel_core.blocks.linear import Linear
+from fuel_core.blocks.router import Router
 from fuel_core.cache import Cache
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.ops import project
 from fuel_core.plans.model_plan import AttentionPlan, GatedMLPPlan, LatentAttentionPlan, ModelPlan
+from fuel_core.plans.moe_plan import MoEPlan, RouterPlan
 from fuel_core.plans.rope import Layout, RopeVariant
-from fuel_core.plans.scaling import YarnScaling
+from fuel_core.plans.scaling import LongRopeScaling, YarnScaling
 from fuel_core.rotary import RopeRows, RopeTable
 from fuel_core.step import LayerStep, Step, StepInputs
 
@@ -75,7 +78,8 @@ def _groups(plan: ModelPlan) -> bool:
 
 
 def _has_bias(plan: ModelPlan) -> bool:
-    return any(mixer.qkv_bias for mixer in _attentions(plan))
+    latent = [layer.mixer for layer in plan.layers if isinstance(layer.mixer, LatentAttentionPlan)]
+    return any(mixer.qkv_bias for mixer in _attentions(plan)) or any(mixer.bias for mixer in latent)
 
 
 def _swap_cos_and_sin(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +175,8 @@ def _read_one_too_many(patch: pytest.MonkeyPatch) -> None:
     def attend_row(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
         if len(q) > 1:
             return right(q, k, v, *rest)
-        return right(q, *(torch.cat((x, torch.zeros_like(x[:, :1])), 1) for x in (k, v)), *rest)
+        longer_k, longer_v = (torch.cat((x, torch.zeros_like(x[:, :1])), 1) for x in (k, v))
+        return right(q, longer_k, longer_v, *rest)
 
     _patch_attend_row(patch, attend_row)
 
@@ -202,12 +207,16 @@ def _zero_the_shared_key(patch: pytest.MonkeyPatch) -> None:
         """A step that hears nothing of ``k_pe``."""
 
         def __init__(self, step: LayerStep) -> None:
-            self.step, self.rope = step, step.rope
+            self.step, self.rope, self.attend = step, step.rope, step.attend
 
         def attend_latent(self, q: Tensor, q_pe: Tensor, latent: Tensor, k_pe: Tensor, *rest: Any) -> Tensor:
             return self.step.attend_latent(q, q_pe, latent, torch.zeros_like(k_pe), *rest)
 
-    patch.setattr(block, "forward", lambda self, x, step: right(self, x, Deaf(step)))
+    def deaf(self: Any, x: Tensor, step: LayerStep) -> Tensor:
+        hard_of_hearing: Any = Deaf(step)
+        return right(self, x, hard_of_hearing)
+
+    patch.setattr(block, "forward", deaf)
 
 
 def _forget(name: str) -> Patch:
@@ -257,9 +266,101 @@ def _drop_biases(patch: pytest.MonkeyPatch) -> None:
 
 
 def _skip_norm_weights(patch: pytest.MonkeyPatch) -> None:
-    norm = fuel_core.blocks.norm.RMSNorm
-    right = norm.forward
-    patch.setattr(norm, "forward", lambda self, x: right(self, x) / self.weight)
+    rms, layer = fuel_core.blocks.norm.RMSNorm, fuel_core.blocks.norm.LayerNorm
+    of_rms, of_layer = rms.forward, layer.forward
+    patch.setattr(rms, "forward", lambda self, x: of_rms(self, x) / self.weight)
+    patch.setattr(layer, "forward", lambda self, x: (of_layer(self, x) - self.bias) / self.weight + self.bias)
+
+
+def _skip_norm_biases(patch: pytest.MonkeyPatch) -> None:
+    layer = fuel_core.blocks.norm.LayerNorm
+    right = layer.forward
+    patch.setattr(layer, "forward", lambda self, x: right(self, x) - self.bias)
+
+
+def _routers(plan: ModelPlan) -> list[RouterPlan]:
+    parts = [layer.feed_forward for layer in plan.layers]
+    return [p.router for p in parts if isinstance(p, MoEPlan) and isinstance(p.router, RouterPlan)]
+
+
+def _routes(wanted: Callable[[RouterPlan], bool]) -> Callable[[ModelPlan], bool]:
+    return lambda plan: any(wanted(router) for router in _routers(plan))
+
+
+def _has_experts(plan: ModelPlan) -> bool:
+    return any(isinstance(layer.feed_forward, MoEPlan) for layer in plan.layers)
+
+
+def _shares(plan: ModelPlan) -> bool:
+    return any(isinstance(p.feed_forward, MoEPlan) and p.feed_forward.shared for p in plan.layers)
+
+
+def _reroute(change: Callable[[RouterPlan], RouterPlan]) -> Patch:
+    """Routers that follow another recipe than their plan's."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = Router.forward
+
+        def forward(self: Router, x: Tensor) -> tuple[Tensor, Tensor]:
+            stated, self.plan = self.plan, change(self.plan)
+            try:
+                return right(self, x)
+            finally:
+                self.plan = stated
+
+        monkeypatch.setattr(Router, "forward", forward)
+
+    return patch
+
+
+def _no_limit(plan: RouterPlan) -> RouterPlan:
+    return replace(plan, groups_chosen=plan.groups)
+
+
+def _let_the_bias_weigh(patch: pytest.MonkeyPatch) -> None:
+    right = Router.forward
+
+    def forward(self: Router, x: Tensor) -> tuple[Tensor, Tensor]:
+        ids, weights = right(self, x)
+        bias = self.e_score_correction_bias
+        return ids, weights if bias is None else weights + bias[ids]
+
+    patch.setattr(Router, "forward", forward)
+
+
+def _choose_without_the_bias(patch: pytest.MonkeyPatch) -> None:
+    right = Router.forward
+
+    def forward(self: Router, x: Tensor) -> tuple[Tensor, Tensor]:
+        stated, self.e_score_correction_bias = self.e_score_correction_bias, None
+        try:
+            return right(self, x)
+        finally:
+            self.e_score_correction_bias = stated
+
+    patch.setattr(Router, "forward", forward)
+
+
+def _silence_shared_experts(patch: pytest.MonkeyPatch) -> None:
+    right = MoE.forward
+
+    def forward(self: MoE, x: Tensor) -> Tensor:
+        stated, self.shared = self.shared, None
+        try:
+            return right(self, x)
+        finally:
+            self.shared = stated
+
+    patch.setattr(MoE, "forward", forward)
+
+
+def _ask_the_next_expert(patch: pytest.MonkeyPatch) -> None:
+    right = Experts.forward
+
+    def forward(self: Experts, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return right(self, x, (ids + 1) % self.gate_up.weight.shape[0], weights)
+
+    patch.setattr(Experts, "forward", forward)
 
 
 def _has_gated_mlp(plan: ModelPlan) -> bool:
@@ -287,6 +388,32 @@ def _swap_gate_and_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mlp, "forward", forward)
 
 
+def _longropes(plan: ModelPlan) -> list[LongRopeScaling]:
+    scalings = [variant.scaling for variant in plan.rope.variants]
+    return [scaling for scaling in scalings if isinstance(scaling, LongRopeScaling)]
+
+
+def _has_two_tables(plan: ModelPlan) -> bool:
+    return any(scaling.short_factor != scaling.long_factor for scaling in _longropes(plan))
+
+
+def _keep_the_first_table(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongRopeScaling, "regime", lambda self, length: 0)
+
+
+def _keep_keys_of_the_first_table(patch: pytest.MonkeyPatch) -> None:
+    def enter(self: Any, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
+        for cache, ids in zip(caches, token_ids, strict=True):
+            if cache is not None:
+                cache.regime = self.decoder.plan.rope.regime(cache.length + len(ids))
+
+    patch.setattr("fuel_core.decode.session.DecodeSession._enter_regimes", enter)
+
+
+def _forget_the_magnitude_of_longrope(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongRopeScaling, "magnitudes", property(lambda self: (1.0, 1.0)))
+
+
 def _forget_the_magnitude(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(YarnScaling, "magnitudes", property(lambda self: (1.0,)))
 
@@ -296,6 +423,13 @@ CORE_MUTATIONS = (
     CoreMutation("rope base doubled", _double_the_base, _has_rope),
     CoreMutation("rope pairs of the other layout", _pair_neighbours, _has_rope),
     CoreMutation("yarn magnitude forgotten", _forget_the_magnitude, _has_yarn),
+    CoreMutation(
+        "longrope magnitude forgotten",
+        _forget_the_magnitude_of_longrope,
+        lambda plan: any(scaling.magnitudes != (1.0, 1.0) for scaling in _longropes(plan)),
+    ),
+    CoreMutation("the first rope table at every length", _keep_the_first_table, _has_two_tables),
+    CoreMutation("keys of the first rope table kept", _keep_keys_of_the_first_table, _has_two_tables),
     CoreMutation("windows one token too wide", _widen_windows, _has_window),
     CoreMutation("decode ignores windows", _let_the_range_ignore_windows, _has_window),
     CoreMutation("one mask for all layers", _give_all_layers_one_mask, _mixes_windows),
@@ -309,8 +443,32 @@ CORE_MUTATIONS = (
     CoreMutation("the cache never advances", _never_advance),
     CoreMutation("a decoded token is not counted", _decode_without_advancing, spares_planned_token=True),
     CoreMutation("biases dropped", _drop_biases, _has_bias),
-    CoreMutation("norm weights skipped", _skip_norm_weights, lambda plan: plan.norm.kind == "rms"),
+    CoreMutation("norm weights skipped", _skip_norm_weights),
+    CoreMutation("norm biases skipped", _skip_norm_biases, lambda plan: plan.norm.kind == "layer"),
     CoreMutation("gate and up swapped", _swap_gate_and_up, _has_gated_mlp),
     CoreMutation("W_UV read as W_UK", _read_w_uv_as_w_uk, _absorbs_equal_halves),
     CoreMutation("k_pe zeroed", _zero_the_shared_key, _has_latent_attention),
+    CoreMutation("shared experts silent", _silence_shared_experts, _shares),
+    CoreMutation("the next expert asked", _ask_the_next_expert, _has_experts),
+    CoreMutation(
+        "routed weights unscaled",
+        _reroute(lambda router: replace(router, scale=1.0)),
+        _routes(lambda router: router.scale != 1),
+    ),
+    CoreMutation(
+        "routed weights normalised otherwise",
+        _reroute(lambda router: replace(router, normalise=not router.normalise)),
+        _routes(lambda router: True),
+    ),
+    CoreMutation(
+        "experts of passed-over groups chosen", _reroute(_no_limit), _routes(lambda router: router.limited)
+    ),
+    CoreMutation(
+        "the correction bias weighs", _let_the_bias_weigh, _routes(lambda router: router.correction_bias)
+    ),
+    CoreMutation(
+        "the correction bias does not choose",
+        _choose_without_the_bias,
+        _routes(lambda router: router.correction_bias),
+    ),
 )

@@ -82,7 +82,8 @@ class Checkpoint:
 
     def copies(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Some tensors, each copied out of its shard: for small ones that are needed beside others."""
-        wanted, copied = set(names), {}
+        wanted = set(names)
+        copied: dict[str, torch.Tensor] = {}
         for shard in self.shards:
             with shard:
                 copied |= {name: shard.tensor(name).clone() for name in shard.tensors if name in wanted}

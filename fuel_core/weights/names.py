@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from string import Formatter
 from types import MappingProxyType
@@ -30,10 +30,12 @@ class WeightNames:
         excused: shell patterns of tensors that a checkpoint may hold and no block uses. ``{beyond}``
             stands for the number of a layer that the model does not have, as of the layers that
             predict further tokens.
+        parts: what the published names call a part, where that is not what the block calls it.
     """
 
     modules: Mapping[str, str]
     excused: tuple[str, ...]
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def excuses(self, tensor: str, layers: int) -> bool:
         """Whether a tensor may lie unused in the checkpoint of a model of so many layers."""
@@ -57,6 +59,17 @@ LLAMA_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """The names that most families share with Llama: ``{**LLAMA_NAMES, ...}`` adds or replaces some."""
+
+_EXPERT = "model.layers.{layer}.mlp.experts.{expert}"
+
+EXPERT_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "layers.{layer}.feed_forward.router": "model.layers.{layer}.mlp.gate",
+        "layers.{layer}.feed_forward.experts.gate_up": _EXPERT + ".{part}_proj",
+        "layers.{layer}.feed_forward.experts.down": _EXPERT + ".down_proj",
+    }
+)
+"""The names of routed experts that most families share; those of shared experts differ."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,10 @@ def sources(model: nn.Module, names: WeightNames) -> Iterator[Source]:
         for name, parameter in parameters.items():
             rule = rules[name]
             for piece in rule.pieces(placeholders):
-                tensor = template.format(layer=layer, **piece.fields) + f".{name}"
+                fields = {**piece.fields, "layer": layer}
+                if "part" in fields:
+                    fields["part"] = names.parts.get(fields["part"], fields["part"])
+                tensor = f"{template.format_map(fields)}.{name}"
                 shape = tuple(parameter[piece.place].shape)
                 yield Source(tensor, module, name, f"{module_path}.{name}", rule, piece, shape)
 

@@ -1,11 +1,13 @@
 """One row of bfloat16 through a matrix, and the switch that it takes."""
 
-from threading import Thread
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from time import sleep
 
 import pytest
 import torch
 
-from fuel_core.ops import project
+from fuel_core.ops import project, projection
 
 
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,12 +40,25 @@ def test_a_failed_product_leaves_the_switch_as_it_was(onednn: bool) -> None:
     assert torch._C._get_mkldnn_enabled() is onednn
 
 
-def test_threads_do_not_restore_each_others_switch(onednn: bool) -> None:
+def test_threads_do_not_restore_each_others_switch(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a lock the last to leave restored what the first had set: oneDNN stayed off for good."""
     x, weight = operands()
-    threads = [Thread(target=lambda: [project(x, weight) for _ in range(300)]) for _ in range(4)]
+    arrived, meeting = [], Barrier(2)
+
+    def slow_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        arrived.append(current_thread())
+        is_second = len(arrived) == 2
+        with suppress(BrokenBarrierError):  # a lock keeps the two from meeting
+            meeting.wait(timeout=0.2)
+        if is_second:
+            sleep(0.1)
+        return x @ weight.T
+
+    monkeypatch.setattr(projection.F, "linear", slow_product)
+    threads = [Thread(target=project, args=(x, weight)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(arrived) == 2
     assert torch._C._get_mkldnn_enabled() is onednn

@@ -1,6 +1,6 @@
 """What DeepSeek-V2 and V3 share: latent attention, dense layers first, then experts beside shared ones.
 
-Source: DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437) and their published configs and weights.
+Source: DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), their published configs and weights.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from fuel_core.config import (
 from fuel_core.errors import ConfigError, PlanError
 from fuel_core.family import LLAMA_NAMES, WeightNames
 from fuel_core.plans import (
-    Layout,
     LayerPlan,
+    Layout,
     MaskPlan,
     ModelPlan,
     MoEPlan,
@@ -139,9 +139,9 @@ def router_plan(
         )
     except PlanError as error:
         raise ConfigError(
-            f"num_experts_per_tok ({config.num_experts_per_tok}), n_routed_experts "
-            f"({config.n_routed_experts}), n_group ({config.n_group}) and topk_group ({config.topk_group}) do "
-            f"not fit together: {error}"
+            f"n_routed_experts ({config.n_routed_experts}), num_experts_per_tok "
+            f"({config.num_experts_per_tok}), n_group ({config.n_group}) and topk_group "
+            f"({config.topk_group}) do not fit together: {error}"
         ) from error
 
 
@@ -163,21 +163,24 @@ def _experts(config: DeepSeekKeys, router: RouterPlan | None) -> MoEPlan | None:
     )
 
 
+_MIXER, _FEED_FORWARD = "layers.{layer}.mixer", "layers.{layer}.feed_forward"
+_ATTENTION, _MLP = "model.layers.{layer}.self_attn", "model.layers.{layer}.mlp"
+
 WEIGHTS = WeightNames(
     modules={
         **LLAMA_NAMES,
-        "layers.{layer}.mixer.q": "model.layers.{layer}.self_attn.q_proj",
-        "layers.{layer}.mixer.q.a": "model.layers.{layer}.self_attn.q_a_proj",
-        "layers.{layer}.mixer.q.norm": "model.layers.{layer}.self_attn.q_a_layernorm",
-        "layers.{layer}.mixer.q.b": "model.layers.{layer}.self_attn.q_b_proj",
-        "layers.{layer}.mixer.kv_a": "model.layers.{layer}.self_attn.kv_a_proj_with_mqa",
-        "layers.{layer}.mixer.kv_norm": "model.layers.{layer}.self_attn.kv_a_layernorm",
-        "layers.{layer}.mixer.kv_b": "model.layers.{layer}.self_attn.kv_b_proj",
-        "layers.{layer}.feed_forward.router": "model.layers.{layer}.mlp.gate",
-        "layers.{layer}.feed_forward.experts.gate_up": "model.layers.{layer}.mlp.experts.{expert}.{part}_proj",
-        "layers.{layer}.feed_forward.experts.down": "model.layers.{layer}.mlp.experts.{expert}.down_proj",
-        "layers.{layer}.feed_forward.shared.gate_up": "model.layers.{layer}.mlp.shared_experts.{part}_proj",
-        "layers.{layer}.feed_forward.shared.down": "model.layers.{layer}.mlp.shared_experts.down_proj",
+        f"{_MIXER}.q": f"{_ATTENTION}.q_proj",
+        f"{_MIXER}.q.a": f"{_ATTENTION}.q_a_proj",
+        f"{_MIXER}.q.norm": f"{_ATTENTION}.q_a_layernorm",
+        f"{_MIXER}.q.b": f"{_ATTENTION}.q_b_proj",
+        f"{_MIXER}.kv_a": f"{_ATTENTION}.kv_a_proj_with_mqa",
+        f"{_MIXER}.kv_norm": f"{_ATTENTION}.kv_a_layernorm",
+        f"{_MIXER}.kv_b": f"{_ATTENTION}.kv_b_proj",
+        f"{_FEED_FORWARD}.router": f"{_MLP}.gate",
+        f"{_FEED_FORWARD}.experts.gate_up": f"{_MLP}.experts.{{expert}}.{{part}}_proj",
+        f"{_FEED_FORWARD}.experts.down": f"{_MLP}.experts.{{expert}}.down_proj",
+        f"{_FEED_FORWARD}.shared.gate_up": f"{_MLP}.shared_experts.{{part}}_proj",
+        f"{_FEED_FORWARD}.shared.down": f"{_MLP}.shared_experts.down_proj",
     },
     # layers that predict tokens further ahead, stored after the model's own
     excused=("model.layers.{beyond}.*",),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fuel_core.blocks import Decoder, LatentAttention
+from fuel_core.blocks import Decoder, LatentAttention, RMSNorm
 from fuel_core.family import Mutation
 from fuel_core.plans import LatentAttentionPlan
 
@@ -59,7 +59,7 @@ def _of_every_mixer(
 
 def _norm_latents_as_layers(decoder: Decoder) -> None:
     for module in decoder.modules():
-        if isinstance(module, LatentAttention):
+        if isinstance(module, LatentAttention) and isinstance(module.kv_norm, RMSNorm):
             module.kv_norm.eps = decoder.plan.norm.eps
 
 
