@@ -7,6 +7,7 @@ from typing import Any
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.config.family_config import FamilyConfig
 from fuel_core.plans.model_plan import ModelPlan
+from fuel_core.weights.names import EXPERT_NAMES as EXPERT_NAMES
 from fuel_core.weights.names import LLAMA_NAMES as LLAMA_NAMES
 from fuel_core.weights.names import WeightNames as WeightNames
 

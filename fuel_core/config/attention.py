@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationInfo, model_validator
 
 from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig
 from fuel_core.plans.cache_spec import CacheSpec, KVSlots
@@ -17,6 +17,15 @@ def _derived_head_dim(known: dict[str, Any]) -> int:
             f"num_attention_heads ({heads})"
         )
     return int(hidden_size // heads)
+
+
+def _null_is_query_heads(value: object, info: ValidationInfo) -> object:
+    return info.data.get("num_attention_heads") if value is None else value
+
+
+NULL_IS_QUERY_HEADS = BeforeValidator(_null_is_query_heads)
+"""Annotates a ``num_key_value_heads`` whose absence is a number of the family's and whose null is one for
+each query head."""
 
 
 class AttentionKeys(FamilyConfig):

@@ -42,7 +42,8 @@ class LatentAttentionKeys(FamilyConfig):
             raise ValueError(f"head_dim ({self.head_dim}) is not qk_rope_head_dim ({rope})")
         if self.qk_head_dim not in (None, nope + rope):
             raise ValueError(
-                f"qk_head_dim ({self.qk_head_dim}) is not qk_nope_head_dim ({nope}) + qk_rope_head_dim ({rope})"
+                f"qk_head_dim ({self.qk_head_dim}) is not qk_nope_head_dim ({nope}) + qk_rope_head_dim "
+                f"({rope})"
             )
         return self
 

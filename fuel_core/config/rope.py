@@ -15,10 +15,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fuel_core.config.family_config import NULL_IS_ABSENT, FamilyConfig
+from fuel_core.config.rope_options import DynamicNTK
 from fuel_core.config.rope_recipe import read_scaling
 from fuel_core.config.shown import shown
 from fuel_core.errors import ConfigError, PlanError
 from fuel_core.plans.rope import LARGEST_BASE, Layout, RopeVariant
+from fuel_core.plans.scaling import DynamicScaling
 
 FLAT = ""
 """The layer type of a recipe that is stated once for all layers."""
@@ -32,7 +34,7 @@ class RopeSpelling:
         key: where the file states them: ``rope_parameters``, ``rope_scaling`` or ``rope_theta``.
         variants: layer type -> recipe; the one key ``""`` when one recipe serves all layers.
         theta_stated: the file states a base, rather than leaving it to the family.
-        notes: what was decided between spellings that disagree.
+        notes: what was decided between spellings that disagree, and what dynamic NTK ends at.
     """
 
     key: str
@@ -62,6 +64,14 @@ class RopeKeys(FamilyConfig):
     rope_scaling: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
     rope_parameters: Annotated[dict[str, Any] | None, NULL_IS_ABSENT] = None
 
+    def rope_recipes(self) -> dict[str, dict[str, Any]]:
+        """The recipes that the file states, by the key that holds each.
+
+        A family with spellings of its own overrides this to say the same in the published words.
+        """
+        stated = {"rope_parameters": self.rope_parameters, "rope_scaling": self.rope_scaling}
+        return {key: recipe for key, recipe in stated.items() if recipe}
+
     def rope_spelling(
         self,
         *,
@@ -70,6 +80,7 @@ class RopeKeys(FamilyConfig):
         width_key: str = "head_dim (or hidden_size / num_attention_heads)",
         layout: Layout = "half",
         original_length: int | None = None,
+        dynamic_ntk: DynamicNTK = "refused",
     ) -> RopeSpelling:
         """Resolve the keys.
 
@@ -80,18 +91,14 @@ class RopeKeys(FamilyConfig):
             layout: how the family pairs dimensions.
             original_length: the trained context in tokens where the recipe itself does not state
                 it (a top-level ``original_max_position_embeddings``).
+            dynamic_ntk: the user's choice; see :class:`fuel_core.config.RopeOptions`.
 
         Raises:
             ConfigError: an unknown kind or key, a missing one, or spellings that contradict.
         """
         if width < 2 or width % 2:
             raise ConfigError(f"{width_key} gives a rotary width of {width}; an even number is expected")
-        stated = {
-            key: value
-            for key, value in (("rope_parameters", self.rope_parameters), ("rope_scaling", self.rope_scaling))
-            if value
-        }
-        groups = {key: _by_layer_type(key, value) for key, value in stated.items()}
+        groups = {key: _by_layer_type(key, recipe) for key, recipe in self.rope_recipes().items()}
         notes: list[str] = []
         bases: list[float] = []
 
@@ -104,6 +111,7 @@ class RopeKeys(FamilyConfig):
                 recipe,
                 max_length=self.max_position_embeddings,
                 original_length=original_length,
+                dynamic_ntk=dynamic_ntk,
             )
             try:
                 return RopeVariant(base=base or default_theta, width=width, scaling=scaling, layout=layout)
@@ -121,6 +129,8 @@ class RopeKeys(FamilyConfig):
                 f"({shown(self.rope_scaling)}) state different recipes; keep the one that the model was "
                 "trained with"
             )
+        scalings = [variant.scaling for variant in chosen.values()]
+        notes += [_dynamic_note(key, scaling) for scaling in scalings if isinstance(scaling, DynamicScaling)]
         return RopeSpelling(key, chosen, bool(bases), tuple(dict.fromkeys(notes)))
 
     def _base(self, key: str, recipe: Mapping[str, Any], notes: list[str]) -> float | None:
@@ -137,6 +147,20 @@ class RopeKeys(FamilyConfig):
                 f"{inner} is used, as transformers does"
             )
         return float(inner)
+
+
+def _dynamic_note(key: str, scaling: DynamicScaling) -> str:
+    original, frozen = scaling.original_length, scaling.frozen_length
+    if frozen is None:
+        return (
+            f"{key} is dynamic: up to {original} tokens that is plain RoPE, and more are refused, since each "
+            "length would have a base of its own, which contradicts keys cached under another; the option "
+            "dynamic_ntk=frozen goes on with one base"
+        )
+    return (
+        f"{key} is dynamic and frozen at the base of {frozen} tokens, for shorter sequences too "
+        "(transformers changes the base with the length)"
+    )
 
 
 def _by_layer_type(key: str, value: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuel_core.config.family_config import LARGEST_SIZE
+from fuel_core.config.rope_options import DynamicNTK
 from fuel_core.config.shown import shown
 from fuel_core.errors import ConfigError, PlanError
 from fuel_core.plans.scaling import (
@@ -25,7 +26,12 @@ _SMALLEST, _LARGEST = 1e-6, 1e6
 
 
 def read_scaling(
-    key: str, recipe: Mapping[str, Any], *, max_length: int, original_length: int | None
+    key: str,
+    recipe: Mapping[str, Any],
+    *,
+    max_length: int,
+    original_length: int | None,
+    dynamic_ntk: DynamicNTK = "refused",
 ) -> Scaling:
     """Read the scaling that a recipe states.
 
@@ -34,6 +40,7 @@ def read_scaling(
         recipe: the dict of that key.
         max_length: ``max_position_embeddings``, in tokens.
         original_length: a trained context stated outside the recipe, in tokens.
+        dynamic_ntk: the user's choice; see :class:`fuel_core.config.RopeOptions`.
 
     Raises:
         ConfigError: an unknown kind, a missing, unknown or ill-typed key, or two kinds.
@@ -46,7 +53,7 @@ def read_scaling(
     kind = next(iter(kinds.values()), None)
     if kind is None and set(recipe) - _SHARED_KEYS:
         raise ConfigError(f"{key} states no rope_type, so its keys {sorted(recipe)} have no meaning")
-    keys = _Keys(key, recipe, max_length, original_length)
+    keys = _Keys(key, recipe, max_length, original_length, dynamic_ntk)
     reader = _READERS.get(kind if isinstance(kind, str) else "") if kind is not None else _plain
     if reader is None:
         raise ConfigError(f"{key}.rope_type is {shown(kind)}; known are {', '.join(sorted(_READERS))}")
@@ -66,6 +73,7 @@ class _Keys:
     recipe: Mapping[str, Any]
     max_length: int
     stated_original_length: int | None
+    dynamic_ntk: DynamicNTK
 
     def __post_init__(self) -> None:
         self.asked = set(_SHARED_KEYS)
@@ -141,7 +149,11 @@ def _linear(keys: _Keys) -> Scaling:
 
 
 def _dynamic(keys: _Keys) -> Scaling:
-    return DynamicScaling(factor=keys.number("factor"), original_length=keys.original_length())
+    factor, original = keys.number("factor"), keys.original_length()
+    # a file that states no trained length apart gives it as its whole context, which the factor stretches
+    longest = max(keys.max_length, int(factor * original))
+    frozen = longest if keys.dynamic_ntk == "frozen" else None
+    return DynamicScaling(factor=factor, original_length=original, frozen_length=frozen)
 
 
 def _llama3(keys: _Keys) -> Scaling:

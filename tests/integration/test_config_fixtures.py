@@ -1,8 +1,8 @@
 """Published config.json values: the plan that each must give, or the package that each needs.
 
 ``tests/fixtures/configs`` holds the values of public checkpoints, as their model cards and the code
-around them quote them, key for key. Those of Qwen2.5-7B with YaRN add the block that its model card
-documents.
+around them quote them, key for key. Those of Qwen2.5-7B and SmolLM3 with YaRN add the block that the model
+card documents.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ import pytest
 
 from fuel_core.config import AttentionKeys, Fate, RopeKeys, read_json_object
 from fuel_core.errors import UnknownFamily
-from fuel_core.family import Family
 from fuel_core.plans import (
     AttentionPlan,
     CacheSpec,
@@ -24,10 +23,12 @@ from fuel_core.plans import (
     LongRopeScaling,
     MaskPlan,
     ModelPlan,
+    MoEPlan,
     NormPlan,
     NoScaling,
     RopePlan,
     RopeVariant,
+    RouterPlan,
     Scaling,
     YarnScaling,
 )
@@ -36,7 +37,7 @@ from fuel_core.registry import Registry
 FOLDER = Path(__file__).parents[1] / "fixtures" / "configs"
 
 PACKAGES = {
-    "fuel-deepseek": ["deepseek-v2-lite", "deepseek-v3"],
+    "fuel-deepseek": ["deepseek-v2", "deepseek-v2-lite", "deepseek-v3"],
     "fuel-llama": [
         "llama-2-7b",
         "llama-3.1-8b-instruct",
@@ -46,18 +47,32 @@ PACKAGES = {
         "mistral-nemo-base-2407",
         "smollm2-135m",
         "smollm3-3b",
+        "smollm3-3b-yarn",
         "tinyllama-1.1b-chat",
     ],
-    "fuel-phi": ["phi-2", "phi-3-mini-4k-instruct", "phi-3.5-mini-instruct", "phi-4"],
+    "fuel-phi": [
+        "phi-1_5",
+        "phi-2",
+        "phi-3-mini-4k-instruct",
+        "phi-3.5-mini-instruct",
+        "phi-3.5-moe-tiny-random",
+        "phi-4",
+        "phi-4-mini-instruct",
+        "phi-tiny-moe-instruct",
+    ],
     "fuel-qwen": [
+        "qwen1.5-moe-a2.7b-chat",
         "qwen2-0.5b",
+        "qwen2-57b-a14b",
         "qwen2-7b-instruct",
         "qwen2.5-0.5b-instruct",
         "qwen2.5-7b",
         "qwen2.5-7b-instruct",
         "qwen2.5-7b-instruct-yarn",
         "qwen3-0.6b",
+        "qwen3-235b-a22b",
         "qwen3-30b-a3b",
+        "qwen3-4b",
     ],
 }
 
@@ -85,16 +100,17 @@ UNSCALED = NoScaling()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen2:
-    """What a published Qwen2 has to be; every layer has full attention, heads are 64 or 128 wide."""
+class Qwen:
+    """What a published Qwen has to be; every layer has full attention, heads are 64 or 128 wide."""
 
+    family: str
     vocab_size: int
     hidden_size: int
     layers: int
     query_heads: int
     kv_heads: int
     head_dim: int
-    mlp: int
+    feed_forward: GatedMLPPlan | MoEPlan
     context: int
     tied: bool
     position_limit: int
@@ -108,12 +124,13 @@ class Qwen2:
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             scale=self.head_dim**-0.5,
-            qkv_bias=True,
+            qkv_bias=self.family in ("qwen2", "qwen2_moe"),
             out_bias=False,
+            qk_norm=NormPlan("rms", 1e-6) if self.family in ("qwen3", "qwen3_moe") else None,
         )
         recipe = RopeVariant(base=1e6, width=self.head_dim, scaling=self.scaling)
         return ModelPlan(
-            family="qwen2",
+            family=self.family,
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
             max_positions=self.context,
@@ -121,56 +138,152 @@ class Qwen2:
             tied=self.tied,
             embed_scale=None,
             head_bias=False,
-            layers=(LayerPlan(attention, GatedMLPPlan(width=self.mlp, activation="silu")),) * self.layers,
+            layers=(LayerPlan(attention, self.feed_forward),) * self.layers,
             mask=MaskPlan.dense(self.layers),
             rope=RopePlan.single(recipe, self.layers),
             cache=CacheSpec.uniform(KVSlots(self.kv_heads, self.head_dim), self.layers),
         )
 
 
+def silu(width: int) -> GatedMLPPlan:
+    return GatedMLPPlan(width=width, activation="silu")
+
+
+def qwen_experts(chosen: int, of: int, width: int, *, normalise: bool, shared: int = 0) -> MoEPlan:
+    return MoEPlan(
+        router=RouterPlan(experts=of, chosen=chosen, scoring="softmax", normalise=normalise),
+        expert_width=width,
+        activation="silu",
+        shared=silu(shared) if shared else None,
+        shared_gate=bool(shared),
+    )
+
+
 HALF_BILLION: dict[str, Any] = {
+    "family": "qwen2",
     "vocab_size": 151_936,
     "hidden_size": 896,
     "layers": 24,
     "query_heads": 14,
     "kv_heads": 2,
     "head_dim": 64,
-    "mlp": 4864,
+    "feed_forward": silu(4864),
     "tied": True,
     "cache_bytes": 12_288,
 }
 SEVEN_BILLION: dict[str, Any] = {
+    "family": "qwen2",
     "vocab_size": 152_064,
     "hidden_size": 3584,
     "layers": 28,
     "query_heads": 28,
     "kv_heads": 4,
     "head_dim": 128,
-    "mlp": 18_944,
+    "feed_forward": silu(18_944),
     "tied": False,
     "cache_bytes": 57_344,
 }
 
-QWEN2 = {
-    "qwen2-0.5b": Qwen2(**HALF_BILLION, context=131_072, position_limit=131_072),
-    "qwen2-7b-instruct": Qwen2(**SEVEN_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-0.5b-instruct": Qwen2(**HALF_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-7b": Qwen2(**SEVEN_BILLION, context=131_072, position_limit=131_072),
-    "qwen2.5-7b-instruct": Qwen2(**SEVEN_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-7b-instruct-yarn": Qwen2(
+QWEN3: dict[str, Any] = {
+    "vocab_size": 151_936,
+    "head_dim": 128,
+    "context": 40_960,
+    "position_limit": 40_960,
+}
+
+QWEN = {
+    "qwen2-0.5b": Qwen(**HALF_BILLION, context=131_072, position_limit=131_072),
+    "qwen2-7b-instruct": Qwen(**SEVEN_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-0.5b-instruct": Qwen(**HALF_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-7b": Qwen(**SEVEN_BILLION, context=131_072, position_limit=131_072),
+    "qwen2.5-7b-instruct": Qwen(**SEVEN_BILLION, context=32_768, position_limit=32_768),
+    "qwen2.5-7b-instruct-yarn": Qwen(
         **SEVEN_BILLION,
         context=32_768,
         position_limit=131_072,
         scaling=YarnScaling(factor=4.0, original_length=32_768),
     ),
+    "qwen3-0.6b": Qwen(
+        **QWEN3,
+        family="qwen3",
+        hidden_size=1024,
+        layers=28,
+        query_heads=16,
+        kv_heads=8,
+        feed_forward=silu(3072),
+        tied=True,
+        cache_bytes=114_688,
+    ),
+    "qwen3-4b": Qwen(
+        **QWEN3,
+        family="qwen3",
+        hidden_size=2560,
+        layers=36,
+        query_heads=32,
+        kv_heads=8,
+        feed_forward=silu(9728),
+        tied=True,
+        cache_bytes=147_456,
+    ),
+    "qwen1.5-moe-a2.7b-chat": Qwen(
+        family="qwen2_moe",
+        vocab_size=151_936,
+        hidden_size=2048,
+        layers=24,
+        query_heads=16,
+        kv_heads=16,
+        head_dim=128,
+        feed_forward=qwen_experts(4, of=60, width=1408, normalise=False, shared=5632),
+        context=32_768,
+        position_limit=32_768,
+        tied=False,
+        cache_bytes=196_608,
+    ),
+    "qwen2-57b-a14b": Qwen(
+        family="qwen2_moe",
+        vocab_size=151_936,
+        hidden_size=3584,
+        layers=28,
+        query_heads=28,
+        kv_heads=4,
+        head_dim=128,
+        feed_forward=qwen_experts(8, of=64, width=2560, normalise=False, shared=20_480),
+        context=131_072,
+        position_limit=131_072,
+        tied=False,
+        cache_bytes=57_344,
+    ),
+    "qwen3-30b-a3b": Qwen(
+        **QWEN3,
+        family="qwen3_moe",
+        hidden_size=2048,
+        layers=48,
+        query_heads=32,
+        kv_heads=4,
+        feed_forward=qwen_experts(8, of=128, width=768, normalise=True),
+        tied=False,
+        cache_bytes=98_304,
+    ),
+    "qwen3-235b-a22b": Qwen(
+        **QWEN3,
+        family="qwen3_moe",
+        hidden_size=4096,
+        layers=94,
+        query_heads=64,
+        kv_heads=4,
+        feed_forward=qwen_experts(8, of=128, width=1536, normalise=True),
+        tied=False,
+        cache_bytes=192_512,
+    ),
 }
 
 
-@pytest.mark.parametrize("name", QWEN2)
-def test_each_qwen2_gives_its_plan(name: str, qwen2: Family) -> None:
-    wanted = QWEN2[name]
-    config, ledger = qwen2.config.read(fixture(name), source=name)
-    plan = qwen2.plan(config, qwen2.options())
+@pytest.mark.parametrize("name", QWEN)
+def test_each_qwen_gives_its_plan(name: str) -> None:
+    wanted = QWEN[name]
+    family = Registry.discover().family(wanted.family)
+    config, ledger = family.config.read(fixture(name), source=name)
+    plan = family.plan(config, family.options())
     assert plan == wanted.plan
     assert plan.notes == ()
     assert plan.position_limit == wanted.position_limit
@@ -182,7 +295,7 @@ def test_each_qwen2_gives_its_plan(name: str, qwen2: Family) -> None:
 
 def test_the_qwen2_fixtures_differ() -> None:
     """Non-vacuity: a reader that returned one preset would pass a test of one file."""
-    plans = [wanted.plan for wanted in QWEN2.values()]
+    plans = [wanted.plan for wanted in QWEN.values() if wanted.family == "qwen2"]
     assert len(set(plans)) == 5, "Qwen2-7B and Qwen2.5-7B instruct are one architecture"
 
 

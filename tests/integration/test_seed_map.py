@@ -51,13 +51,13 @@ def faults() -> set[str]:
     return {mutation.name for mutation in CORE_MUTATIONS} | own | broken
 
 
-@pytest.mark.parametrize("document", ["000", "003"])
+@pytest.mark.parametrize("document", ["000", "002", "003"])
 def test_every_item_has_its_row(document: str) -> None:
     (items,) = re.findall(r"<!-- lines: (.*) -->", SECTIONS[document])
     assert [row[0] for row in rows(document)] == items.split()
 
 
-@pytest.mark.parametrize("document", ["000", "003"])
+@pytest.mark.parametrize("document", ["000", "002", "003"])
 def test_every_item_is_shown_by_something(document: str) -> None:
     """Without a test an item is a claim."""
     assert [

@@ -1,4 +1,4 @@
-"""Qwen2's config.json: which layers slide, what is absent, what the plan and the parts make of it."""
+"""Qwen2's config.json: what is absent, what the plan and the parts make of it."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ import torch
 
 from fuel_core.errors import ConfigError
 from fuel_core.plans import AttentionPlan, KVSlots, MaskPlan, ModelPlan
-from fuel_qwen.qwen2 import Qwen2Config, Qwen2Options, build, plan
+from fuel_qwen.architecture import QwenOptions
+from fuel_qwen.qwen2 import Qwen2Config, build, plan
 
 BASE: dict[str, Any] = {
     "model_type": "qwen2",
@@ -29,117 +30,8 @@ def read(**changes: Any) -> Qwen2Config:
     return Qwen2Config.read(raw, source="here/config.json")[0]
 
 
-def planned(options: Qwen2Options | None = None, **changes: Any) -> ModelPlan:
-    return plan(read(**changes), options or Qwen2Options())
-
-
-def sliding(model: ModelPlan) -> list[int]:
-    return [layer for layer in range(model.mask.layers) if model.mask.window(layer) is not None]
-
-
-def windows(model: ModelPlan) -> set[int | None]:
-    return set(model.mask.windows)
-
-
-class TestWhichLayersSlide:
-    """Qwen's documentation and this family: the first ``max_window_layers``; transformers: the others."""
-
-    def test_the_first_layers_do(self) -> None:
-        model = planned(use_sliding_window=True, sliding_window=500, max_window_layers=28)
-        assert sliding(model) == list(range(28))
-        assert windows(model) == {500, None}
-        (note,) = model.notes
-        assert "0-27 slide" in note
-        assert "transformers would let 28-35 slide" in note
-        assert "window_layers" in note
-
-    def test_all_layers_may(self) -> None:
-        model = planned(use_sliding_window=True, sliding_window=500, max_window_layers=36)
-        assert model.mask == MaskPlan((500,), (0,) * 36)
-        (note,) = model.notes
-        assert "0-35 slide; transformers would let none slide" in note
-
-    def test_a_width_alone_slides_nothing_and_says_so(self) -> None:
-        """Files with a sliding_window and no switch silently got no window; that is right, and worth
-        a word. The cache must not be cut to the window either."""
-        model = planned(sliding_window=2048)
-        assert model.mask == MaskPlan.dense(36)
-        assert model.position_limit == 256
-        (note,) = model.notes
-        assert "sliding_window is 2048, but use_sliding_window is absent" in note
-
-    def test_the_switch_off_slides_nothing_without_a_word(self) -> None:
-        """As every published Qwen2 and Qwen2.5 states it."""
-        model = planned(use_sliding_window=False, sliding_window=131_072, max_window_layers=28)
-        assert model.mask == MaskPlan.dense(36)
-        assert model.notes == ()
-
-    def test_layer_types_win(self) -> None:
-        kinds = ["full_attention"] * 30 + ["sliding_attention"] * 6
-        model = planned(use_sliding_window=True, sliding_window=500, max_window_layers=28, layer_types=kinds)
-        assert sliding(model) == list(range(30, 36))
-        assert model.notes == ()
-
-    def test_an_absent_max_window_layers_is_every_layer(self) -> None:
-        model = planned(num_hidden_layers=5, use_sliding_window=True, sliding_window=16)
-        assert model.mask == MaskPlan((16,), (0,) * 5)
-        (note,) = model.notes
-        assert "0-4 slide; transformers would let none slide" in note
-        null = planned(
-            num_hidden_layers=5, use_sliding_window=True, sliding_window=16, max_window_layers=None
-        )
-        assert (null, null.notes) == (model, model.notes)
-
-    def test_no_layer_slides_below_zero_of_them(self) -> None:
-        model = planned(use_sliding_window=True, sliding_window=16, max_window_layers=0)
-        assert model.mask == MaskPlan.dense(36)
-        assert "none slide; transformers would let 0-35 slide" in model.notes[0]
-
-    def test_an_option_takes_transformers_reading(self) -> None:
-        last = Qwen2Options(window_layers="last")
-        model = planned(last, use_sliding_window=True, sliding_window=500, max_window_layers=28)
-        assert sliding(model) == list(range(28, 36))
-        assert model.notes == ()
-
-    @pytest.mark.parametrize("width", [None, 0])
-    def test_no_width_is_no_window(self, width: int | None) -> None:
-        """A note said that layers 0-27 slide while none did."""
-        model = planned(use_sliding_window=True, sliding_window=width, max_window_layers=28)
-        assert model.mask == MaskPlan.dense(36)
-        assert model.notes == ()
-
-    def test_an_absent_width_is_the_whole_context_and_says_so(self) -> None:
-        model = planned(use_sliding_window=True, max_window_layers=36)
-        assert windows(model) == {256}
-        assert any("the whole context, 256 tokens" in note and "4096" in note for note in model.notes)
-
-    def test_layer_types_against_the_switch(self) -> None:
-        kinds = ["sliding_attention"] * 36
-        model = planned(use_sliding_window=False, sliding_window=500, layer_types=kinds)
-        assert sliding(model) == list(range(36))
-        (note,) = model.notes
-        assert "use_sliding_window is false" in note
-
-    def test_layer_types_must_cover_the_layers(self) -> None:
-        with pytest.raises(ConfigError, match="layer_types names 2 layers, num_hidden_layers is 36"):
-            planned(layer_types=["full_attention"] * 2)
-
-    @pytest.mark.parametrize(
-        ("changes", "named"),
-        [
-            ({"layer_types": ["full_attention"] * 35 + ["linear_attention"]}, r"layer_types\[35\]"),
-            ({"layer_types": ["sliding_attention"] * 36, "sliding_window": None}, "sliding_window is None"),
-            ({"layer_types": "full_attention"}, "layer_types is 'full_attention'"),
-            ({"sliding_window": -1}, "sliding_window is -1"),
-            ({"max_window_layers": -1}, "max_window_layers is -1"),
-            ({"use_sliding_window": None}, "use_sliding_window is None"),
-            ({"use_mrope": True}, "use_mrope"),
-        ],
-        ids=["type", "no width", "no list", "width", "count", "switch", "mrope"],
-    )
-    def test_nonsense_names_its_key(self, changes: dict[str, Any], named: str) -> None:
-        with pytest.raises(ConfigError, match=named):
-            planned(**changes)
+def planned(options: QwenOptions | None = None, **changes: Any) -> ModelPlan:
+    return plan(read(**changes), options or QwenOptions())
 
 
 class TestValues:
@@ -179,7 +71,7 @@ class TestValues:
         config, _ = Qwen2Config.read(raw, source="config.json")
         assert (config.max_window_layers, config.sliding_window) == (28, 131_072)
         assert (config.head_dim, config.layer_types, config.use_sliding_window) == (128, None, False)
-        model = plan(config, Qwen2Options())
+        model = plan(config, QwenOptions())
         assert model.mask == MaskPlan.dense(28)
         assert model.rope.variant(27).base == 1e6
 
@@ -194,7 +86,7 @@ class TestValues:
         (note,) = model.notes
         for part in ("rope_theta is absent", "1e+06", "1e4", "absent_rope_theta"):
             assert part in note
-        theirs = planned(Qwen2Options(absent_rope_theta=1e4), rope_theta=...)
+        theirs = planned(QwenOptions(absent_rope_theta=1e4), rope_theta=...)
         assert theirs.rope.variant(0).base == 1e4
 
     def test_a_base_inside_a_dict_is_not_absent(self) -> None:
@@ -259,7 +151,7 @@ class TestPartsFollowTheGeometry:
         """hidden_size / heads in place of head_dim made a RoPE table or a weight of the wrong size, and
         where 160 passed for 128, a softmax scale of 0.0790569."""
         config = read(num_hidden_layers=1, **keys)
-        model = plan(config, Qwen2Options())
+        model = plan(config, QwenOptions())
         with torch.device("meta"):
             attention = build(config, model).layers[0].mixer
         rows = sum(shapes[part][0] for part in "qkv")

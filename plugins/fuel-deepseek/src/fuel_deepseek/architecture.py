@@ -16,7 +16,7 @@ from fuel_core.config import (
     RopeKeys,
 )
 from fuel_core.errors import ConfigError, PlanError
-from fuel_core.family import LLAMA_NAMES, WeightNames
+from fuel_core.family import EXPERT_NAMES, LLAMA_NAMES, WeightNames
 from fuel_core.plans import (
     LayerPlan,
     Layout,
@@ -163,12 +163,13 @@ def _experts(config: DeepSeekKeys, router: RouterPlan | None) -> MoEPlan | None:
     )
 
 
-_MIXER, _FEED_FORWARD = "layers.{layer}.mixer", "layers.{layer}.feed_forward"
-_ATTENTION, _MLP = "model.layers.{layer}.self_attn", "model.layers.{layer}.mlp"
+_MIXER, _SHARED = "layers.{layer}.mixer", "layers.{layer}.feed_forward.shared"
+_ATTENTION = "model.layers.{layer}.self_attn"
 
 WEIGHTS = WeightNames(
     modules={
         **LLAMA_NAMES,
+        **EXPERT_NAMES,
         f"{_MIXER}.q": f"{_ATTENTION}.q_proj",
         f"{_MIXER}.q.a": f"{_ATTENTION}.q_a_proj",
         f"{_MIXER}.q.norm": f"{_ATTENTION}.q_a_layernorm",
@@ -176,11 +177,8 @@ WEIGHTS = WeightNames(
         f"{_MIXER}.kv_a": f"{_ATTENTION}.kv_a_proj_with_mqa",
         f"{_MIXER}.kv_norm": f"{_ATTENTION}.kv_a_layernorm",
         f"{_MIXER}.kv_b": f"{_ATTENTION}.kv_b_proj",
-        f"{_FEED_FORWARD}.router": f"{_MLP}.gate",
-        f"{_FEED_FORWARD}.experts.gate_up": f"{_MLP}.experts.{{expert}}.{{part}}_proj",
-        f"{_FEED_FORWARD}.experts.down": f"{_MLP}.experts.{{expert}}.down_proj",
-        f"{_FEED_FORWARD}.shared.gate_up": f"{_MLP}.shared_experts.{{part}}_proj",
-        f"{_FEED_FORWARD}.shared.down": f"{_MLP}.shared_experts.down_proj",
+        f"{_SHARED}.gate_up": "model.layers.{layer}.mlp.shared_experts.{part}_proj",
+        f"{_SHARED}.down": "model.layers.{layer}.mlp.shared_experts.down_proj",
     },
     # layers that predict tokens further ahead, stored after the model's own
     excused=("model.layers.{beyond}.*",),
