@@ -108,8 +108,8 @@ def _print(report: "PlanReport") -> None:
         "weights": "; ".join(
             f"{dtype} {byte_count(count)}" for dtype, count in report.parameters.bytes.items()
         ),
-        "cache": f"{byte_count(cache['bytes_per_token'])} a token; {cache['rows']} x {cache['context']:,} "
-        f"tokens: {byte_count(cache['bytes'])}",
+        "cache": f"{byte_count(cache['bytes_per_token'])} a token{_against_expanded(cache)}; {cache['rows']} x "
+        f"{cache['context']:,} tokens: {byte_count(cache['bytes'])}",
     }
     for name, text in facts.items():
         typer.echo(f"{name:<12}{text}")
@@ -118,6 +118,12 @@ def _print(report: "PlanReport") -> None:
     _print_ledger(report)
     for note in report.notes:
         typer.echo(f"\nnote: {note}")
+
+
+def _against_expanded(cache: dict[str, int]) -> str:
+    """What latents save, where a model caches them."""
+    expanded = cache["expanded_bytes_per_token"]
+    return "" if expanded == cache["bytes_per_token"] else f" ({expanded:,} as keys and values)"
 
 
 def _print_layers(report: "PlanReport") -> None:
@@ -133,7 +139,7 @@ def _print_layers(report: "PlanReport") -> None:
                 "none" if kind.rope is None else f"#{kind.rope}",
                 str(kind.slots),
                 str(kind.parts.mixer),
-                str(kind.parts.feed_forward),
+                f"{kind.parts.feed_forward}{', parallel' if kind.parts.parallel else ''}",
             )
             for kind, layers in layer_kinds(report.plan)
         ],
@@ -141,7 +147,7 @@ def _print_layers(report: "PlanReport") -> None:
 
 
 def _print_recipes(report: "PlanReport") -> None:
-    from fuel_core.inspection.plan_report import recipe
+    from fuel_core.inspection.plan_report import SWITCH_POLICY, recipe
 
     rows = []
     for number, variant in enumerate(report.plan.rope.variants):
@@ -161,6 +167,9 @@ def _print_recipes(report: "PlanReport") -> None:
     if rows:
         typer.echo()
         print_table(("ROPE", "BASE", "WIDTH", "LAYOUT", "SCALING", "MAGNITUDE"), rows)
+    length = report.plan.switch_length
+    if length is not None:
+        typer.echo(f"\nthe first table serves up to {length:,} tokens; {SWITCH_POLICY}")
 
 
 def _print_ledger(report: "PlanReport") -> None:

@@ -80,6 +80,7 @@ def _sections(report: PlanReport) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "slots": spread_text(plan.cache.layers),
             "mixer": spread_text([layer.mixer for layer in plan.layers]),
             "feed_forward": spread_text([layer.feed_forward for layer in plan.layers]),
+            "parallel": spread_text([layer.parallel for layer in plan.layers]),
             "rope": spread_text(plan.rope.per_layer, _or_none),
             "rope_recipe": {str(n): recipe(variant) for n, variant in enumerate(plan.rope.variants)},
         },

@@ -16,10 +16,17 @@ from fuel_core.errors import CapacityError, RequestError
 from fuel_core.inspection.layer_kinds import LayerKind
 from fuel_core.inspection.plain_data import described, plain
 from fuel_core.loading import ConfigReading, default_device, locate, read_config
+from fuel_core.plans.cache_spec import LatentSlots
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.plans.rope import RopeVariant
 from fuel_core.registry import Registry
 from fuel_core.weights.hub import CONFIG_FILE, download_config
+
+SWITCH_POLICY = (
+    "longer sequences use the second table; a row that crosses is prefilled again once, by itself, so that "
+    "every step equals a fresh pass over its tokens"
+)
+"""What a decode session does where a recipe has two tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +79,10 @@ class PlanReport:
 
     @property
     def cache(self) -> dict[str, int]:
-        """The cache in bytes: of a token, of all rows at ``context`` tokens, and as a pool allocates it."""
+        """The cache in bytes: of a token, of all rows at ``context`` tokens, and as a pool allocates it.
+
+        ``expanded_bytes_per_token`` is what keys and values would take where latents are cached.
+        """
         pool = CachePool(
             self.plan.cache,
             rows=self.rows,
@@ -82,11 +92,20 @@ class PlanReport:
         )
         return {
             "bytes_per_token": pool.bytes_per_token,
+            "expanded_bytes_per_token": self._expanded_elements * self.plan.numerics.cache.itemsize,
             "context": self.context,
             "rows": self.rows,
             "bytes": pool.bytes_per_token * self.context * self.rows,
             "allocated_bytes": pool.bytes,
         }
+
+    @property
+    def _expanded_elements(self) -> int:
+        layers = zip(self.plan.layers, self.plan.cache.layers, strict=True)
+        return sum(
+            parts.mixer.expanded_elements if isinstance(slots, LatentSlots) else slots.elements
+            for parts, slots in layers
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """This report for JSON. Keys are added over time, and never change their meaning:
@@ -100,11 +119,15 @@ class PlanReport:
         ``numerics``        the dtypes of ``weights``, ``activations`` and ``cache``
         ``layers``          one entry a layer: ``layer``, ``window`` (null: none), ``rope`` (the number of
                             its recipe, null: none), ``slots``, ``cache_bytes_per_token``, ``mixer``,
-                            ``feed_forward``; the parts with ``kind``, ``text`` and their fields
+                            ``feed_forward``; the parts with ``kind``, ``text`` and their fields;
+                            ``parallel``: both parts read the layer's input
         ``mask``            the distinct ``windows``, and the number of the one that each layer uses
         ``rope``            the recipes in ``variants``: ``base``, ``width``, ``layout``, ``scaling`` (its
-                            ``kind`` and numbers), ``magnitudes`` (one a regime); and ``per_layer``
-        ``cache``           ``bytes_per_token``; ``bytes`` of ``rows`` sequences of ``context`` tokens;
+                            ``kind`` and numbers), ``magnitudes`` (one a regime); ``per_layer``; ``switch``,
+                            null where one table serves all, else the longest ``length`` of the first table
+                            and the ``policy`` beyond
+        ``cache``           ``bytes_per_token``, and ``expanded_bytes_per_token``: what keys and values
+                            would take where latents are cached; ``bytes`` of ``rows`` sequences of ``context`` tokens;
                             ``allocated_bytes``, which counts the spare row of a pool
         ``parameters``      ``count``, and ``bytes`` by dtype
         ``ledger``          each key of the file: ``key``, ``value``, ``fate`` (used, irrelevant, refused),
@@ -126,6 +149,9 @@ class PlanReport:
             "rope": {
                 "variants": [recipe(variant) for variant in plan.rope.variants],
                 "per_layer": list(plan.rope.per_layer),
+                "switch": None
+                if plan.switch_length is None
+                else {"length": plan.switch_length, "policy": SWITCH_POLICY},
             },
             "cache": self.cache,
             "parameters": plain(self.parameters),
@@ -169,6 +195,7 @@ def layer_entry(plan: ModelPlan, layer: int) -> dict[str, Any]:
         "cache_bytes_per_token": kind.slots.elements * plan.numerics.cache.itemsize,
         "mixer": described(kind.parts.mixer),
         "feed_forward": described(kind.parts.feed_forward),
+        "parallel": kind.parts.parallel,
     }
 
 

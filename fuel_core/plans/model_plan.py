@@ -111,7 +111,7 @@ class LatentAttentionPlan:
         return (
             f"latent attention {self.heads}q x ({self.nope_dim} + {self.rope_dim} rotated), values "
             f"{self.value_dim}, {query}, kv through {self.kv_rank}, bias {'in+out' if self.bias else 'none'}"
-            f"{form}; expanded it would cache {self.expanded_elements} elements a token"
+            f"{form}"
         )
 
 
@@ -170,7 +170,7 @@ class ModelPlan:
         notes: what a user should know about how the config was read.
 
     Raises:
-        PlanError: the plans do not cover the same layers.
+        PlanError: the plans do not cover the same layers, or a tied head is to add a bias.
     """
 
     family: str
@@ -189,6 +189,8 @@ class ModelPlan:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        if self.tied and self.head_bias:
+            raise PlanError(f"{self.family}: the head is the embedding table, which has no bias to add")
         covered = {
             "mask": self.mask.layers,
             "RoPE": self.rope.layers,

@@ -7,11 +7,14 @@ A family's test file is a class::
     class TestQwen2(Conformance):
         family = "qwen2"
 
+A checkpoint that its wheel carries is tested by a class that inherits from ``BundledCheckpoint``.
+
 Run with pytest; the kit needs ``pip install fuel-core[testing]``.
 """
 
+from fuel_core.testing.bundled import BundledCheckpoint
 from fuel_core.testing.case import Case
 from fuel_core.testing.conformance import Conformance
 from fuel_core.testing.recording import RecordingBackend
 
-__all__ = ["Case", "Conformance", "RecordingBackend"]
+__all__ = ["BundledCheckpoint", "Case", "Conformance", "RecordingBackend"]

@@ -7,7 +7,9 @@ import pytest
 if TYPE_CHECKING:
     from fuel_core.testing.oracle import OracleLogits
 
-pytest.register_assert_rewrite("fuel_core.testing.checks", "fuel_core.testing.conformance")
+pytest.register_assert_rewrite(
+    "fuel_core.testing.bundled", "fuel_core.testing.checks", "fuel_core.testing.conformance"
+)
 
 
 @pytest.fixture(scope="session")

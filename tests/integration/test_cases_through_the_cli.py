@@ -160,6 +160,7 @@ class TestDynamicScaling:
         scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 512}
         assert plan(rope_scaling=scaling)["position_limit"] == 512
 
+    @pytest.mark.filterwarnings("ignore:.*rope_scaling is dynamic")
     def test_more_is_refused_before_anything_runs(self, checkpoint: Callable[..., Path]) -> None:
         scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16}
         folder = checkpoint(rope_scaling=scaling)

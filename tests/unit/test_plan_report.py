@@ -68,6 +68,7 @@ def test_the_numbers_of_qwen25_7b_are_those_of_the_formulas(registry: Registry, 
     }
     assert report["cache"] == {
         "bytes_per_token": 2 * 4 * 128 * 28 * 2,
+        "expanded_bytes_per_token": 2 * 4 * 128 * 28 * 2,
         "context": 32768,
         "rows": 4,
         "bytes": 57344 * 32768 * 4,

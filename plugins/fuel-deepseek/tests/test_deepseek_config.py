@@ -9,7 +9,9 @@ import torch
 
 from fuel_core.errors import ConfigError
 from fuel_core.family import Family
+from fuel_core.inspection.plan_report import read_report
 from fuel_core.plans import GatedMLPPlan, LatentAttentionPlan, LatentSlots, ModelPlan, MoEPlan, RouterPlan
+from fuel_core.registry import Registry
 from fuel_deepseek.architecture import DeepSeekOptions
 from fuel_deepseek.deepseek_v2 import DEEPSEEK_V2
 from fuel_deepseek.deepseek_v3 import DEEPSEEK_V3
@@ -86,6 +88,12 @@ class TestPublished:
         assert plan.cache.bytes_per_token(2) == 70_272
         (note,) = plan.notes
         assert "8-bit floats in blocks of 128 x 128" in note
+
+
+def test_a_plan_reports_what_latents_save() -> None:
+    """V2-Lite's 16 heads of 192-dimensional keys and 128-dimensional values would take 276,480 bytes."""
+    report = read_report(Registry.discover(), str(FIXTURES / "deepseek-v2-lite.json"))
+    assert (report.cache["bytes_per_token"], report.cache["expanded_bytes_per_token"]) == (31_104, 276_480)
 
 
 class TestTwoCorrectionsOfYarn:

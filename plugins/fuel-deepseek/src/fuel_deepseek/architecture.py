@@ -14,6 +14,7 @@ from fuel_core.config import (
     GatedMLPKeys,
     LatentAttentionKeys,
     RopeKeys,
+    RopeOptions,
 )
 from fuel_core.errors import ConfigError, PlanError
 from fuel_core.family import EXPERT_NAMES, LLAMA_NAMES, WeightNames
@@ -64,7 +65,7 @@ class DeepSeekKeys(LatentAttentionKeys, RopeKeys, GatedMLPKeys):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSeekOptions:
+class DeepSeekOptions(RopeOptions):
     """What a user may choose at load.
 
     Attributes:
@@ -85,7 +86,11 @@ def decoder_plan(
     """The plan of a model; ``router`` is None where the config states no routed experts."""
     layers = config.num_hidden_layers
     spelling = config.rope_spelling(
-        default_theta=1e4, width=config.qk_rope_head_dim, width_key="qk_rope_head_dim", layout=layout
+        default_theta=1e4,
+        width=config.qk_rope_head_dim,
+        width_key="qk_rope_head_dim",
+        layout=layout,
+        dynamic_ntk=options.dynamic_ntk,
     )
     scaling = spelling.single.scaling
     attention = config.latent_attention(
