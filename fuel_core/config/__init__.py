@@ -10,6 +10,7 @@ from fuel_core.config.moe import EXPERT_TRAINING_KEYS, MoEKeys
 from fuel_core.config.partial_rotary import PartialRotaryKeys
 from fuel_core.config.rope import RopeKeys, RopeSpelling
 from fuel_core.config.rope_options import DynamicNTK, RopeOptions
+from fuel_core.config.shown import shown
 from fuel_core.config.stored_blocks import StoredBlocks
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "RopeSpelling",
     "StoredBlocks",
     "read_json_object",
+    "shown",
 ]

@@ -127,8 +127,8 @@ class PlanReport:
                             null where one table serves all, else the longest ``length`` of the first table
                             and the ``policy`` beyond
         ``cache``           ``bytes_per_token``, and ``expanded_bytes_per_token``: what keys and values
-                            would take where latents are cached; ``bytes`` of ``rows`` sequences of ``context`` tokens;
-                            ``allocated_bytes``, which counts the spare row of a pool
+                            would take where latents are cached; ``bytes`` of ``rows`` sequences of
+                            ``context`` tokens; ``allocated_bytes``, which counts the spare row of a pool
         ``parameters``      ``count``, and ``bytes`` by dtype
         ``ledger``          each key of the file: ``key``, ``value``, ``fate`` (used, irrelevant, refused),
                             ``reason``

@@ -283,3 +283,17 @@ def test_doctor_works_where_torch_and_every_plugin_are_broken(tmp_path: Path) ->
     assert "SystemExit: 3" in checks["plugins"]["problems"][0]["cause"]
     assert "libtorch.so" in checks["torch"]["problems"][0]["cause"]
     assert "Traceback" not in result.stderr
+
+
+def test_the_change_of_rope_tables_is_said(config: Path) -> None:
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 64,
+        "long_factor": [2.0] * 64,
+        "original_max_position_embeddings": 4096,
+    }
+    text = fuel("plan", changed(config, rope_scaling=scaling)).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("the first table serves")]
+    assert "up to 4,096 tokens" in line
+    assert "prefilled again once" in line
+    assert "the first table serves" not in fuel("plan", config).stdout

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuel_core.config import RopeKeys, RopeSpelling
+from fuel_core.config import DynamicNTK, RopeKeys, RopeOptions, RopeSpelling
 from fuel_core.errors import ConfigError
 from fuel_core.plans import (
     DynamicScaling,
@@ -31,7 +31,13 @@ LONGROPE: dict[str, Any] = {
 }
 
 
-def spell(*, original_length: int | None = None, width: int = WIDTH, **keys: Any) -> RopeSpelling:
+def spell(
+    *,
+    original_length: int | None = None,
+    width: int = WIDTH,
+    dynamic_ntk: DynamicNTK = "refused",
+    **keys: Any,
+) -> RopeSpelling:
     raw = {
         "vocab_size": 8,
         "hidden_size": 64,
@@ -40,7 +46,9 @@ def spell(*, original_length: int | None = None, width: int = WIDTH, **keys: Any
         **keys,
     }
     config, _ = RopeKeys.read(raw, source="here/config.json")
-    return config.rope_spelling(default_theta=10_000.0, width=width, original_length=original_length)
+    return config.rope_spelling(
+        default_theta=10_000.0, width=width, original_length=original_length, dynamic_ntk=dynamic_ntk
+    )
 
 
 def refusal(**keys: Any) -> str:
@@ -249,6 +257,52 @@ class TestKinds:
         assert config.rope_spelling(default_theta=1e4, width=8).single.layout == "half"
         interleaved = config.rope_spelling(default_theta=1e4, width=8, layout="interleaved")
         assert interleaved.single.layout == "interleaved"
+
+
+class TestDynamicNTK:
+    """Every length has a base of its own by the published rule, so a user chooses: an end, or one base."""
+
+    def scaling(self, recipe: dict[str, Any], dynamic_ntk: DynamicNTK) -> DynamicScaling:
+        scaling = spell(
+            dynamic_ntk=dynamic_ntk, max_position_embeddings=2048, rope_scaling=recipe
+        ).single.scaling
+        assert isinstance(scaling, DynamicScaling)
+        return scaling
+
+    @pytest.mark.parametrize(
+        ("more", "frozen_length"),
+        [
+            ({"factor": 2.0}, 4096),
+            ({"factor": 2.5}, 5120),
+            ({"factor": 1.0}, 2048),
+            ({"factor": 0.5}, 2048),
+            ({"factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+            ({"factor": 8.0, "original_max_position_embeddings": 512}, 4096),
+        ],
+        ids=["twice", "and a half", "once", "less", "to the context", "beyond the context"],
+    )
+    def test_frozen_is_the_longest_sequence_that_the_file_speaks_of(
+        self, more: dict[str, Any], frozen_length: int
+    ) -> None:
+        recipe = {"type": "dynamic", **more}
+        assert self.scaling(recipe, "refused").frozen_length is None
+        frozen = self.scaling(recipe, "frozen")
+        assert (frozen.frozen_length, frozen.position_limit) == (frozen_length, frozen_length)
+
+    def test_the_choice_is_said_once(self) -> None:
+        """Both dicts of a file that states both are one recipe."""
+        recipe = {"type": "dynamic", "factor": 2.0}
+        both: dict[str, Any] = {"rope_scaling": recipe, "rope_parameters": recipe}
+        (refused,) = spell(**both).notes
+        assert "up to 131072 tokens that is plain RoPE, and more are refused" in refused
+        assert "dynamic_ntk=frozen" in refused
+        (frozen,) = spell(**both, dynamic_ntk="frozen").notes
+        assert "frozen at the base of 262144 tokens" in frozen
+
+    def test_it_is_a_choice_of_dynamic_recipes_alone(self) -> None:
+        recipe = {"type": "yarn", "factor": 4.0}
+        assert spell(rope_scaling=recipe, dynamic_ntk="frozen") == spell(rope_scaling=recipe)
+        assert RopeOptions() == RopeOptions(dynamic_ntk="refused")
 
 
 class TestRefusals:

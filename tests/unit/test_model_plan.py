@@ -160,3 +160,9 @@ def test_parts_read_as_text() -> None:
     assert str(replace(ATTENTION, qkv_bias=False)) == "attention 4q/2kv x 8, bias none"
     assert str(replace(ATTENTION, out_bias=True)) == "attention 4q/2kv x 8, bias qkv+out"
     assert str(MLP) == "gated mlp 64, silu"
+
+
+def test_a_tied_head_adds_no_bias() -> None:
+    """The embedding table has none: a bias that is planned for it would be dropped in silence."""
+    with pytest.raises(PlanError, match="toy: the head is the embedding table"):
+        plan(tied=True, head_bias=True)
