@@ -15,7 +15,8 @@
     │   └── GeometryError      a tensor or cache has a shape, dtype or device that does not fit
     └── SessionError           a held decode plan cannot serve
         ├── TopologyChanged    the buffers or weights that a plan was bound to are no longer these
-        └── ReplanError        a strict session was asked to plan again
+        ├── ReplanError        a strict session was asked to plan again
+        └── SessionBusy        a session was called while another call of it runs
 
 A message says what was asked, what was found and what to do. ``FuelWarning`` is the category of
 every warning: something works, but differently from what one might expect.
@@ -76,6 +77,10 @@ class TopologyChanged(SessionError):
 
 class ReplanError(SessionError):
     """A strict session would have had to plan again after its warm-up."""
+
+
+class SessionBusy(SessionError):
+    """A session was called from one thread while it serves another."""
 
 
 class FuelWarning(UserWarning):

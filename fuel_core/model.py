@@ -16,7 +16,7 @@ from torch import Tensor
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import CachePool
 from fuel_core.config import FamilyConfig, Ledger
-from fuel_core.decode import Backend, DecodeSession, backend_named
+from fuel_core.decode import Backend, DecodeSession, backend_named, default_backend
 from fuel_core.errors import CapacityError, GeometryError, RequestError
 from fuel_core.family import Family
 from fuel_core.generate.generation import Generation
@@ -205,13 +205,13 @@ class LanguageModel(Generation):
         capacity: int | None = None,
         batch: int = 1,
         *,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
     ) -> DecodeSession:
         """A decode session over ``batch`` new rows of ``capacity`` tokens (by default the whole context).
 
         Args:
-            backend: the name of a backend, or one.
+            backend: the name of a backend, or one; by default ``cudagraph`` on CUDA, else ``eager``.
             strict: planning a batch size a second time raises ReplanError.
 
         Raises:
@@ -221,9 +221,14 @@ class LanguageModel(Generation):
         return DecodeSession(
             self.decoder,
             [pool.acquire() for _ in range(batch)],
-            backend_named(backend) if isinstance(backend, str) else backend,
+            self._backend(backend),
             strict=strict,
         )
+
+    def _backend(self, asked: str | Backend | None) -> Backend:
+        if asked is None:
+            return default_backend(self.device)
+        return backend_named(asked) if isinstance(asked, str) else asked
 
     def cache_pool(self, rows: int, capacity: int | None = None) -> CachePool:
         """A pool of caches that fits this model.

@@ -35,7 +35,10 @@ def chat(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
     ] = None,
-    backend: Annotated[str, typer.Option(help="How the planned step runs.")] = "eager",
+    backend: Annotated[
+        str | None,
+        typer.Option(help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]"),
+    ] = None,
 ) -> None:
     """Talk with a model that has a chat template."""
     from fuel_core.generate.chat import Conversation

@@ -108,8 +108,8 @@ def _print(report: "PlanReport") -> None:
         "weights": "; ".join(
             f"{dtype} {byte_count(count)}" for dtype, count in report.parameters.bytes.items()
         ),
-        "cache": f"{byte_count(cache['bytes_per_token'])} a token{_against_expanded(cache)}; {cache['rows']} x "
-        f"{cache['context']:,} tokens: {byte_count(cache['bytes'])}",
+        "cache": f"{byte_count(cache['bytes_per_token'])} a token{_against_expanded(cache)}; "
+        f"{cache['rows']} x {cache['context']:,} tokens: {byte_count(cache['bytes'])}",
     }
     for name, text in facts.items():
         typer.echo(f"{name:<12}{text}")

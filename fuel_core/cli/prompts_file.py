@@ -18,7 +18,7 @@ def continue_file(
     settings: GenerationSettings,
     *,
     batch: int,
-    backend: str,
+    backend: str | None,
     strict: bool,
 ) -> None:
     """Append the answer of each prompt that has none yet, in the order of the prompts.

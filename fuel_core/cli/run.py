@@ -84,8 +84,12 @@ def run(
         ),
     ] = False,
     backend: Annotated[
-        str, typer.Option(help="How the planned step runs.", rich_help_panel=RUNNING)
-    ] = "eager",
+        str | None,
+        typer.Option(
+            help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail rather than plan twice.", rich_help_panel=RUNNING)
     ] = False,
@@ -170,7 +174,7 @@ def run(
 
 
 def _stream(
-    model: "LanguageModel", text: str, settings: "GenerationSettings", backend: str, strict: bool
+    model: "LanguageModel", text: str, settings: "GenerationSettings", backend: str | None, strict: bool
 ) -> None:
     stream = model.stream(text, settings, backend=backend, strict=strict)
     for piece in stream:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fuel_core.cache import Cache
+from fuel_core.cache import Cache, CachePool
 from fuel_core.step import StepInputs
 
 
@@ -29,6 +29,11 @@ def step_inputs(
     )
 
 
+def pool_of(caches: Sequence[Cache | None]) -> CachePool:
+    """The pool of the caches of one step, of which one at least is there."""
+    return next(cache.pool for cache in caches if cache is not None)
+
+
 def append_inputs(
     token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], device: torch.device
 ) -> StepInputs:
@@ -36,7 +41,7 @@ def append_inputs(
 
     An idle row, where there is no cache, writes to the pool's spare row from its start on.
     """
-    spare = next(cache.pool.spare_row for cache in caches if cache is not None)
+    spare = pool_of(caches).spare_row
     return step_inputs(
         token_ids,
         [0 if cache is None else cache.length for cache in caches],

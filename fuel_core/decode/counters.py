@@ -12,10 +12,11 @@ class Counters:
 
     Attributes:
         plans: steps planned; one a batch size, for any number of tokens, is the promise.
-        captures: of these, plans that captured a graph.
+        captures: graphs captured: one a plan where the backend captures, and one more where a plan
+            first serves rows of another pool.
         replays: steps served by a held plan, the planned one included.
         rebinds: times that a held plan was bound to another pool or decoder.
-        copies: buffers that rebinding had to copy.
+        copies: buffers that binding had to copy.
         drops: plans given up because they no longer fitted.
         fallbacks: steps of one token served without a plan.
         reprefills: rows whose keys were computed anew when they crossed a RoPE regime.

@@ -6,6 +6,7 @@ Letters: B rows, T new tokens, V vocabulary.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -14,10 +15,17 @@ from torch import Tensor
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool, check_geometry
 from fuel_core.decode.backends import Backend, HeldStep
-from fuel_core.decode.buffers import append_inputs, rebind, step_inputs
+from fuel_core.decode.buffers import append_inputs, pool_of, rebind, step_inputs
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.driver import drive
-from fuel_core.errors import CapacityError, FuelError, ReplanError, RequestError, TopologyChanged
+from fuel_core.errors import (
+    CapacityError,
+    FuelError,
+    ReplanError,
+    RequestError,
+    SessionBusy,
+    TopologyChanged,
+)
 from fuel_core.step import StepInputs
 
 PREFILL_CHUNK_TOKENS = 512
@@ -53,7 +61,7 @@ class DecodeSession:
         counters, phases: what was done, and seconds by phase.
         strict: after a batch size was planned once, planning it again is an error.
 
-    Not safe for use from several threads at once.
+    One call at a time: a second thread's is refused while the first one's runs.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class DecodeSession:
         self.phases = PhaseTimes()
         self._plans: dict[int, HeldPlan] = {}
         self._planned_sizes: set[int] = set()
+        self._running = Lock()
 
     @property
     def pool(self) -> CachePool:
@@ -88,22 +97,27 @@ class DecodeSession:
                 keeps the batch size, changes no cache, and its logits mean nothing.
 
         Returns:
-            ``[B, V]``, at least float32. The caller's own until the next step of this session.
+            ``[B, V]``, at least float32. Valid until the next call of this session, which may overwrite
+            it: clone what is to be kept.
 
         Raises:
             RequestError: no token, ragged rows, an id out of the vocabulary, rows of several pools.
             CapacityError: a row or the trained context cannot hold the tokens.
             GeometryError: the caches do not fit the model.
             ReplanError: a strict session would have to plan again.
+            SessionBusy: another thread's call is running.
 
         Whatever is raised, no cache has advanced and the session goes on.
         """
-        with self._naming("step"):
+        with self._naming("step"), self._alone():
             rows = _as_rows(token_ids)
             caches = self.caches if caches is None else caches
             self._check(rows, caches)
             self._enter_regimes(rows, caches)
-            return drive(self, rows, caches)
+            idle = self._idle_rows(len(rows)) if len(rows[0]) == 1 else 0
+            if not idle:
+                return drive(self, rows, caches)
+            return drive(self, [*rows, *[[0]] * idle], [*caches, *[None] * idle])[: len(rows)]
 
     @torch.no_grad()
     def prefill(
@@ -121,7 +135,7 @@ class DecodeSession:
 
         Raises: as :meth:`step`.
         """
-        with self._naming("prefill"):
+        with self._naming("prefill"), self._alone():
             if chunk_tokens < 1:
                 raise RequestError(f"chunk_tokens is {chunk_tokens}; at least 1 is expected")
             cache = self.caches[0] if cache is None else cache
@@ -131,6 +145,28 @@ class DecodeSession:
             logits = self._prefill(cache, rows[0], chunk_tokens, all_positions)
             self.advance(rows, (cache,))
             return logits
+
+    @torch.no_grad()
+    def plan_ahead(self, batch_sizes: Sequence[int]) -> None:
+        """Plan the steps of these batch sizes now, largest first: what one has captured in, the next uses.
+
+        Raises:
+            RequestError: a batch size below 1.
+            ReplanError: as :meth:`step`.
+            SessionBusy: another thread's call is running.
+        """
+        with self._naming("plan_ahead"), self._alone():
+            if min(batch_sizes, default=1) < 1:
+                raise RequestError(f"batch sizes {list(batch_sizes)}; at least 1 is expected")
+            sizes = {size + self._idle_rows(size) for size in batch_sizes}
+            for size in sorted(sizes, reverse=True):
+                held = self._plans.get(size)
+                if held is None or held.key != self._key(self.pool, size):
+                    spare = self.pool.spare_row
+                    inputs = step_inputs(
+                        [[0]] * size, [0] * size, [spare] * size, [0] * size, self.decoder.device
+                    )
+                    self._plan(self.pool, inputs)
 
     # The rungs of the ladder, called by decode/driver.py.
 
@@ -142,7 +178,7 @@ class DecodeSession:
         else:
             self.counters.fallbacks += 1
             inputs = append_inputs(token_ids, caches, self.decoder.device)
-            hidden = self.decoder.step(inputs, _pool_of(caches).layers)
+            hidden = self.decoder.step(inputs, pool_of(caches).layers)
             logits = self.decoder.logits(hidden[:, -1])
         self.advance(token_ids, caches)
         return logits
@@ -150,42 +186,19 @@ class DecodeSession:
     def held_plan(self, caches: Sequence[Cache | None]) -> HeldPlan | None:
         """The plan that fits these caches, or None."""
         plan = self._plans.get(len(caches))
-        return plan if plan is not None and plan.key == self._key(caches) else None
+        key = self._key(pool_of(caches), len(caches))
+        return plan if plan is not None and plan.key == key else None
 
     def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> HeldPlan:
         """Plan the step of this batch size; an older plan goes once the new one is there."""
-        batch = len(caches)
-        if self.strict and batch in self._planned_sizes:
-            raise ReplanError(
-                f"a strict session planned batch size {batch} before and its plan no longer fits: the "
-                "model's structure, its weights or the geometry of the caches has changed since"
-            )
-        pool = _pool_of(caches)
-        with self.phases.measure("plan"):
-            inputs = append_inputs(token_ids, caches, self.decoder.device)
-            step = self.backend.plan(self.decoder, pool, inputs)
-        if batch in self._plans:
-            self.drop(self._plans[batch])
-        self.counters.plans += 1
-        self._planned_sizes.add(batch)
-        plan = HeldPlan(
-            key=self._key(caches),
-            step=step,
-            inputs=inputs,
-            decoder=self.decoder,
-            pool=pool,
-            addresses=pool.addresses,
-            epoch=self.decoder.weights.epoch,
-        )
-        self._plans[batch] = plan
-        return plan
+        return self._plan(pool_of(caches), append_inputs(token_ids, caches, self.decoder.device))
 
     def replay(
         self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
     ) -> Tensor:
         """D2: overwrite the step's inputs, bind what is new, replay."""
         with self.phases.measure("rebind"):
-            self._bind(plan, _pool_of(caches))
+            self._bind(plan, caches)
             rebind(plan.inputs, token_ids, caches)
         with self.phases.measure("replay"):
             logits = plan.step.replay()
@@ -205,19 +218,52 @@ class DecodeSession:
 
     # What the rungs are made of.
 
-    def _key(self, caches: Sequence[Cache | None]) -> tuple[object, ...]:
-        geometry = _pool_of(caches).geometry
-        return (self.decoder.plan.structure, self.decoder.weights, geometry, len(caches))
+    def _key(self, pool: CachePool, batch: int) -> tuple[object, ...]:
+        return (self.decoder.plan.structure, self.decoder.weights, pool.geometry, batch)
 
-    def _bind(self, plan: HeldPlan, pool: CachePool) -> None:
+    def _idle_rows(self, rows: int) -> int:
+        """How many idle rows fill the batch size that the backend runs so many rows in."""
+        return self.backend.batch_size(rows, self.decoder.device) - rows
+
+    def _plan(self, pool: CachePool, inputs: StepInputs) -> HeldPlan:
+        batch = inputs.rows_B.shape[0]
+        if self.strict and batch in self._planned_sizes:
+            raise ReplanError(
+                f"a strict session planned batch size {batch} before and its plan no longer fits: the "
+                "model's structure, its weights or the geometry of the caches has changed since"
+            )
+        with self.phases.measure("plan"):
+            step = self.backend.plan(self.decoder, pool, inputs)
+        if batch in self._plans:
+            self.drop(self._plans[batch])
+        self.counters.plans += 1
+        self.counters.captures += step.captures
+        self._planned_sizes.add(batch)
+        plan = HeldPlan(
+            key=self._key(pool, batch),
+            step=step,
+            inputs=inputs,
+            decoder=self.decoder,
+            pool=pool,
+            addresses=pool.addresses,
+            epoch=self.decoder.weights.epoch,
+        )
+        self._plans[batch] = plan
+        return plan
+
+    def _bind(self, plan: HeldPlan, caches: Sequence[Cache | None]) -> None:
         if plan.epoch != self.decoder.weights.epoch:
             raise TopologyChanged("the model's parameters were replaced after this step was planned")
-        if plan.pool is pool and plan.decoder is self.decoder:
-            if plan.addresses != pool.addresses:
-                raise TopologyChanged("the cache's buffers were replaced after this step was planned")
+        pool, step = pool_of(caches), plan.step
+        same = plan.pool is pool and plan.decoder is self.decoder
+        if same and plan.addresses != pool.addresses:
+            raise TopologyChanged("the cache's buffers were replaced after this step was planned")
+        if same and not step.staged:
             return
-        self.counters.copies += plan.step.bind(self.decoder, pool)
-        self.counters.rebinds += 1
+        captures = step.captures
+        self.counters.copies += step.bind(self.decoder, caches)
+        self.counters.captures += step.captures - captures
+        self.counters.rebinds += not same
         plan.decoder, plan.pool, plan.addresses = self.decoder, pool, pool.addresses
 
     def _prefill(
@@ -303,9 +349,15 @@ class DecodeSession:
             error.args = (f"{self.decoder.plan.family}: session.{entry}: {error}",)
             raise
 
-
-def _pool_of(caches: Sequence[Cache | None]) -> CachePool:
-    return next(cache.pool for cache in caches if cache is not None)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a call while another one runs: both would overwrite the same buffers."""
+        if not self._running.acquire(blocking=False):
+            raise SessionBusy("another call of this session is running; give each thread its own session")
+        try:
+            yield
+        finally:
+            self._running.release()
 
 
 def _as_rows(token_ids: Any) -> list[list[int]]:

@@ -15,7 +15,12 @@ class Conversation:
     """
 
     def __init__(
-        self, model: Generation, settings: GenerationSettings, *, system: str | None = None, backend: str
+        self,
+        model: Generation,
+        settings: GenerationSettings,
+        *,
+        system: str | None = None,
+        backend: str | None = None,
     ) -> None:
         self._model, self._settings = model, settings
         self._session = model.session(backend=backend, strict=False)

@@ -55,7 +55,7 @@ class Generation(ABC):
 
     @abstractmethod
     def session(
-        self, capacity: int | None = None, batch: int = 1, *, backend: str | Backend, strict: bool
+        self, capacity: int | None = None, batch: int = 1, *, backend: str | Backend | None, strict: bool
     ) -> DecodeSession: ...
 
     def run(
@@ -64,7 +64,7 @@ class Generation(ABC):
         settings: GenerationSettings | None = None,
         *,
         batch: int = DEFAULT_BATCH,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
         session: DecodeSession | None = None,
     ) -> GenerationRun:
@@ -75,7 +75,7 @@ class Generation(ABC):
             session: run in this session, whose rows keep what they hold of a prompt, instead of a new
                 one; ``batch``, ``backend`` and ``strict`` are the session's then.
             batch: sequences that run at a time; a prompt that ends gives its place to the next.
-            backend: how the planned step runs.
+            backend: how the planned step runs; by default ``cudagraph`` on CUDA, else ``eager``.
             strict: planning a batch size a second time raises ReplanError.
 
         Raises:
@@ -159,7 +159,7 @@ class Generation(ABC):
         settings: GenerationSettings | None = None,
         *,
         max_tokens: int | None = None,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
     ) -> Completion: ...
 
@@ -171,7 +171,7 @@ class Generation(ABC):
         *,
         max_tokens: int | None = None,
         batch: int = DEFAULT_BATCH,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
     ) -> list[Completion]: ...
 
@@ -182,7 +182,7 @@ class Generation(ABC):
         *,
         max_tokens: int | None = None,
         batch: int = DEFAULT_BATCH,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
     ) -> Completion | list[Completion]:
         """Continue a prompt, or a list of prompts in batches; results in the order of the prompts.
@@ -203,7 +203,7 @@ class Generation(ABC):
         settings: GenerationSettings | None = None,
         *,
         max_tokens: int | None = None,
-        backend: str | Backend = "eager",
+        backend: str | Backend | None = None,
         strict: bool = False,
         session: DecodeSession | None = None,
     ) -> TextStream:

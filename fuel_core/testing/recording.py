@@ -1,9 +1,12 @@
 """A backend for tests: runs as the eager one does, records, and fails when told to."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.cache import CachePool
+from fuel_core.cache import Cache, CachePool
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.step import StepInputs
 
@@ -24,6 +27,9 @@ class RecordingBackend:
         self.failures = failures or {}
         self.addresses: list[tuple[int, ...]] = []
 
+    def batch_size(self, rows: int, device: torch.device) -> int:
+        return rows
+
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> "_RecordedStep":
         self.events.append("plan")
         return _RecordedStep(self, decoder, pool, inputs)
@@ -33,13 +39,12 @@ class _RecordedStep(EagerStep):
     def __init__(
         self, backend: RecordingBackend, decoder: Decoder, pool: CachePool, inputs: StepInputs
     ) -> None:
+        super().__init__(decoder, pool, inputs)
         self.backend = backend
-        self.inputs = inputs
-        super().bind(decoder, pool)
 
-    def bind(self, decoder: Decoder, pool: CachePool) -> int:
+    def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
         self.backend.events.append("bind")
-        return super().bind(decoder, pool)
+        return super().bind(decoder, caches)
 
     def replay(self) -> Tensor:
         backend, inputs = self.backend, self.inputs

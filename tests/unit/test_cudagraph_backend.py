@@ -18,7 +18,8 @@ from fuel_core.decode import CudaGraphBackend, DecodeSession, backend_named, def
 from fuel_core.decode.backends.cudagraph import BATCH_SIZES
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.decode.backends.staging import StagingRows
-from fuel_core.errors import FuelWarning, ReplanError, RequestError
+from fuel_core.decode.backends.static_tables import copy_of, overwrite
+from fuel_core.errors import FuelWarning, ReplanError, RequestError, TopologyChanged
 from fuel_core.family import Family
 from fuel_core.plans import MaskPlan
 from fuel_core.testing import Case, checks
@@ -174,9 +175,7 @@ def test_staged_rows_follow_idle_places_and_rewritten_caches(case: Case, device:
     assert (session.counters.plans, session.counters.captures) == (1, 2)
 
 
-def test_a_foreign_pool_is_served_eagerly_where_staging_finds_no_room(
-    case: Case, device: TapeDevice
-) -> None:
+def test_a_foreign_pool_is_served_eagerly_where_staging_finds_no_room(case: Case, device: TapeDevice) -> None:
     session = case.session(backend=captured(device))
     tokens = case.token_ids(seed=9)
     session.prefill(tokens[:10])
@@ -206,6 +205,19 @@ def test_another_decoder_of_the_weights_rebinds_its_windows(case: Case, device: 
     counters = session.counters
     assert (counters.plans, counters.captures, counters.rebinds) == (1, 1, 1)
     assert counters.copies == len(case.plan.mask.windows) + len(case.plan.rope.variants)
+
+
+def test_tables_of_another_form_are_not_squeezed_in(case: Case) -> None:
+    """A graph reads as many frequencies as there were; a copy that broadcast would be wrong in silence."""
+    static = copy_of(case.decoder.tables)
+    assert overwrite(static, case.decoder.tables) == 3
+    (rope,) = static.ropes
+    for other in (
+        replace(rope, magnitudes=torch.ones(1)),
+        replace(rope, inverse_frequencies=rope.inverse_frequencies[:1]),
+    ):
+        with pytest.raises(TopologyChanged, match="another form"):
+            overwrite(static, replace(static, ropes=(other,)))
 
 
 # What voids a capture (reset and truncation, above, do not).

@@ -1,22 +1,35 @@
 """What the driver asks of a backend."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.cache import CachePool
+from fuel_core.cache import Cache, CachePool
 from fuel_core.step import StepInputs
 
 
 class HeldStep(Protocol):
-    """A single-token step, planned once and replayed for every token."""
+    """A single-token step, planned once and replayed for every token.
 
-    def bind(self, decoder: Decoder, pool: CachePool) -> int:
-        """Let the next replay use another pool, or another decoder over the same weights.
+    Attributes:
+        captures: graphs captured so far.
+        staged: the bound caches are served through copies, so that each step binds them anew.
+    """
+
+    captures: int
+    staged: bool
+
+    def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
+        """Let the next replay use caches of another pool, or another decoder over the same weights.
 
         Returns:
             How many buffers were copied: 0 where new arguments suffice.
+
+        Raises:
+            TopologyChanged: what the plan was captured on is gone.
         """
 
     def replay(self) -> Tensor:
@@ -32,8 +45,12 @@ class Backend(Protocol):
 
     name: str
 
+    def batch_size(self, rows: int, device: torch.device) -> int:
+        """The batch size, at least ``rows``, in which a step of so many rows runs; idle rows fill it."""
+
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
         """Plan the step over static ``inputs``, which the driver overwrites before each replay.
 
-        Planning runs nothing that the caller would notice: the first replay gives the first logits.
+        Planning may run the step on what ``inputs`` hold, any number of times: that writes what the
+        first replay writes again. The first replay gives the first logits.
         """

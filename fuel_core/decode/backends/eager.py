@@ -1,32 +1,42 @@
 """The eager backend: the held step is the decoder's own step over bound buffers."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.cache import CachePool
+from fuel_core.cache import Cache, CachePool
+from fuel_core.decode.backends.step_body import eager_body
+from fuel_core.decode.buffers import pool_of
 from fuel_core.step import StepInputs
 
 
 class EagerStep:
     """A held step that dispatches its operations one by one."""
 
+    captures = 0
+    staged = False
+
     def __init__(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> None:
         self.inputs = inputs
-        self.bind(decoder, pool)
-
-    def bind(self, decoder: Decoder, pool: CachePool) -> int:
         self.decoder, self.buffers = decoder, pool.layers
+
+    def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
+        self.decoder, self.buffers = decoder, pool_of(caches).layers
         return 0
 
     def replay(self) -> Tensor:
-        hidden = self.decoder.step(self.inputs, self.buffers)
-        return self.decoder.logits(hidden[:, -1])
+        return eager_body(self.decoder, self.decoder.tables, self.inputs, self.buffers)
 
 
 class EagerBackend:
-    """Plans by binding alone; for every device."""
+    """Plans by binding alone; for every device and batch size."""
 
     name = "eager"
+
+    def batch_size(self, rows: int, device: torch.device) -> int:
+        return rows
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> EagerStep:
         return EagerStep(decoder, pool, inputs)

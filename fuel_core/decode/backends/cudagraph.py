@@ -1,0 +1,173 @@
+"""The cudagraph backend: the step is captured once and replayed for every token, request and cache."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fuel_core.blocks.decoder import Decoder
+from fuel_core.cache import Cache, CachePool
+from fuel_core.decode.backends.contract import HeldStep
+from fuel_core.decode.backends.eager import EagerStep
+from fuel_core.decode.backends.fallback import Fallback, lasting, reason
+from fuel_core.decode.backends.graph_device import CapturedGraph, CudaGraphs, GraphDevice
+from fuel_core.decode.backends.staging import StagingRows
+from fuel_core.decode.backends.static_tables import copy_of, overwrite
+from fuel_core.decode.backends.step_body import StepBody, eager_body
+from fuel_core.decode.buffers import pool_of
+from fuel_core.errors import RequestError, TopologyChanged
+from fuel_core.step import StepInputs
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+"""Sizes that are captured; a step of other row counts runs in the next larger one, beyond the last in
+one of its own. Twice a size costs little more time where weights are what is read."""
+
+
+class CapturedStep:
+    """A step captured over one pool, and a second graph once caches of other pools come.
+
+    What a graph reads lies at fixed addresses. So:
+
+    * rows of the pool that it was planned on cost nothing: their numbers are an input;
+    * another decoder over the same weights costs a copy of its RoPE tables and windows;
+    * caches of another pool are served from staging rows of the plan's own, by a second graph that is
+      captured when the first such caches come. Their live prefix is copied in, once for as long as
+      nobody else writes them, and each new token is copied back (see :class:`StagingRows`).
+    """
+
+    def __init__(
+        self,
+        device: GraphDevice,
+        body: StepBody,
+        fallback: Fallback,
+        decoder: Decoder,
+        pool: CachePool,
+        inputs: StepInputs,
+    ) -> None:
+        self._device, self._body, self._fallback = device, body, fallback
+        self._inputs = inputs
+        self._decoder, self._pool, self._addresses = decoder, pool, pool.addresses
+        self._tables = copy_of(decoder.tables)
+        self.captures = 0
+        self.staged = False
+        self._graph = self._capture(inputs, pool)
+        self._staging: tuple[StagingRows, CapturedGraph] | None = None
+        self._substitute: EagerStep | None = None
+
+    def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
+        if self._pool.addresses != self._addresses:
+            raise TopologyChanged("the cache's buffers were replaced after this step was captured")
+        copies = 0
+        if decoder is not self._decoder:
+            copies += overwrite(self._tables, decoder.tables)
+            self._decoder = decoder
+        self.staged = pool_of(caches) is not self._pool
+        if not self.staged:
+            return copies
+        if self._staging is None and self._substitute is None:
+            self._prepare_staging(pool_of(caches))
+        if self._staging is not None:
+            return copies + self._staging[0].load(caches)
+        assert self._substitute is not None, "made where staging failed"
+        return copies + self._substitute.bind(decoder, caches)
+
+    def replay(self) -> Tensor:
+        if not self.staged:
+            self._graph.replay()
+            return self._graph.output
+        if self._staging is None:
+            assert self._substitute is not None, "made where staging failed"
+            return self._substitute.replay()
+        rows, graph = self._staging
+        graph.replay()
+        rows.store()
+        return graph.output
+
+    def _prepare_staging(self, foreign: CachePool) -> None:
+        """Capture the graph of foreign caches; where that fails they are served eagerly."""
+        try:
+            rows = StagingRows(self._pool, self._inputs)
+            self._staging = rows, self._capture(rows.inputs, rows.pool)
+            return
+        except Exception as error:
+            why = f"rows of another pool: {reason(error, self._decoder)}"
+        self._device.release()
+        self._substitute = self._fallback.step(why, False, self._decoder, foreign, self._inputs)
+
+    def _capture(self, inputs: StepInputs, pool: CachePool) -> CapturedGraph:
+        body, decoder, tables, buffers = self._body, self._decoder, self._tables, pool.layers
+        graph = capture(self._device, lambda: body(decoder, tables, inputs, buffers))
+        self.captures += 1
+        return graph
+
+
+def capture(device: GraphDevice, run: Callable[[], Tensor]) -> CapturedGraph:
+    """Warm up and record a run.
+
+    Raises:
+        torch.OutOfMemoryError: saying how much was needed and how much is free.
+    """
+    needed = 0
+    try:
+        needed = device.warm_up(run)
+        return device.capture(run)
+    except torch.OutOfMemoryError as error:
+        wanted = f"a step takes about {needed:,} bytes" if needed else str(error).splitlines()[0]
+        raise torch.OutOfMemoryError(
+            f"{wanted} beside weights and caches, {device.free_bytes():,} bytes are free"
+        ) from None
+
+
+class CudaGraphBackend:
+    """Captures the step on CUDA; graphs of all batch sizes share one memory pool.
+
+    A capture starts with runs on a side stream that write what the first token will write again. Sizes
+    planned ahead are captured largest first, so that the memory of one serves the next. A step that
+    cannot be captured runs eagerly, after one warning.
+
+    Args:
+        body: what is captured; by default the decoder's own step.
+        name: of the backend, in messages.
+        graphs: makes what captures on a device; tests give one that needs no GPU.
+    """
+
+    def __init__(
+        self,
+        body: StepBody = eager_body,
+        name: str = "cudagraph",
+        graphs: Callable[[torch.device], GraphDevice] | None = None,
+    ) -> None:
+        self.name = name
+        self._body, self._graphs = body, graphs
+        self._fallback = Fallback(name)
+        self._devices: dict[torch.device, GraphDevice] = {}
+
+    def batch_size(self, rows: int, device: torch.device) -> int:
+        return next((size for size in BATCH_SIZES if size >= rows), rows)
+
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
+        """Capture the step.
+
+        Raises:
+            RequestError: the model is on no CUDA device.
+        """
+        device = self._device(decoder.device)
+        if self._fallback.serves(decoder):
+            return EagerStep(decoder, pool, inputs)
+        try:
+            return CapturedStep(device, self._body, self._fallback, decoder, pool, inputs)
+        except Exception as error:
+            why, lasts = reason(error, decoder), lasting(error)
+        # here the error is gone, and with its traceback the tensors that the failed run had made
+        device.release()
+        return self._fallback.step(why, lasts, decoder, pool, inputs)
+
+    def _device(self, device: torch.device) -> GraphDevice:
+        if self._graphs is None and device.type != "cuda":
+            raise RequestError(
+                f"backend {self.name!r} needs a CUDA device and the model is on {device}; choose 'compiled' "
+                "or 'eager'"
+            )
+        if device not in self._devices:
+            self._devices[device] = CudaGraphs(device) if self._graphs is None else self._graphs(device)
+        return self._devices[device]

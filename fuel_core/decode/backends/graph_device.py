@@ -1,0 +1,100 @@
+"""What capturing asks of a device, and the one implementation: CUDA graphs.
+
+All calls of ``torch.cuda`` that decoding makes stand here, so that the rest runs, and is tested,
+without a GPU.
+
+Source: the rules of CUDA graphs as torch's documentation states them ("CUDA semantics").
+"""
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+WARM_UP_RUNS = 3
+"""Runs before a capture: the first one loads kernels and allocates workspaces, which a capture must not."""
+
+
+class CapturedGraph(Protocol):
+    """A recorded run: its replays use the same addresses, and execute no Python.
+
+    Attributes:
+        output: what the run returned; each replay overwrites it.
+    """
+
+    output: Tensor
+
+    def replay(self) -> None: ...
+
+
+class GraphDevice(Protocol):
+    """A device on which a run can be recorded. Its graphs share one memory pool."""
+
+    def warm_up(self, run: Callable[[], Tensor]) -> int:
+        """Run outside of any capture; return about how many bytes that took from the device."""
+
+    def capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
+        """Record a run. Whatever it raises is raised, and the device is as usable as before."""
+
+    def release(self) -> None:
+        """Give the memory of dropped or failed graphs back to the device."""
+
+    def free_bytes(self) -> int: ...
+
+
+class CudaGraph:
+    """A captured CUDA graph and the tensor that it writes."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, output: Tensor) -> None:
+        self._graph, self.output = graph, output
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+class CudaGraphs:
+    """Captures on a side stream of one CUDA device, into one pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, run: Callable[[], Tensor]) -> int:
+        before = torch.cuda.memory_reserved(self._device)
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UP_RUNS):
+                run()
+        current.wait_stream(self._stream)
+        return torch.cuda.memory_reserved(self._device) - before
+
+    def capture(self, run: Callable[[], Tensor]) -> CudaGraph:
+        torch.cuda.synchronize(self._device)
+        self.release()  # a collection during the capture might free another graph, which would void it
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            # "thread_local": what other threads allocate meanwhile is no fault of this capture
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                output = run()
+            except BaseException:
+                # it must end, or the stream stays in capture; that it is void is known already
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        return CudaGraph(graph, output)
+
+    def release(self) -> None:
+        gc.collect()
+        with torch.cuda.device(self._device):
+            torch.cuda.empty_cache()
+
+    def free_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[0]
