@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuel_core.ops.held import attend_capacity, attend_row, check_mask, live_spans
-from fuel_core.ops.projection import TILE_ELEMENTS, project
+from fuel_core.ops.projection import TILE_ELEMENTS, dot_kernel, project
 
 torch.library.define(
     "fuel::attend_latent",
@@ -101,7 +101,8 @@ def absorb_query(q_nope_BTHN: Tensor, q_pe_BTHR: Tensor, w_kv_HOK: Tensor) -> Te
 def expand_context(context_BTHK: Tensor, w_kv_HOK: Tensor, nope_dim: int) -> Tensor:
     """What attention over latents found, as values: ``[B, T, H, V]``."""
     _, w_uv = split_heads(w_kv_HOK, nope_dim)
-    return _by_head(context_BTHK, w_uv.transpose(1, 2))
+    with dot_kernel(context_BTHK, rows=context_BTHK.shape[0] * context_BTHK.shape[1]):
+        return _by_head(context_BTHK, w_uv.transpose(1, 2))
 
 
 def expand(entries_XS: Tensor, w_kv_HOK: Tensor, nope_dim: int) -> tuple[Tensor, Tensor]:

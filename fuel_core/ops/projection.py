@@ -4,7 +4,7 @@ Letters: N inputs, O outputs.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 
 import torch
@@ -23,14 +23,16 @@ def project(x: Tensor, weight_ON: Tensor) -> Tensor:
     if weight_ON.dtype != x.dtype:
         tiles = weight_ON.split(max(1, TILE_ELEMENTS // weight_ON.shape[1]))
         return torch.cat([F.linear(x, tile.to(x.dtype)) for tile in tiles], dim=-1)
-    if _is_one_bfloat16_row(x) and not torch.compiler.is_compiling():
-        with _without_onednn():
-            return F.linear(x, weight_ON)
-    return F.linear(x, weight_ON)
+    with dot_kernel(x, rows=x.numel() // x.shape[-1]):
+        return F.linear(x, weight_ON)
 
 
-def _is_one_bfloat16_row(x: Tensor) -> bool:
-    return x.dtype is torch.bfloat16 and x.device.type == "cpu" and x.numel() == x.shape[-1]
+def dot_kernel(x: Tensor, *, rows: int) -> AbstractContextManager[None]:
+    """Within it torch multiplies ``rows`` rows of x by matrices, along their own rows, as fast as it can."""
+    one_bfloat16_row = x.dtype is torch.bfloat16 and x.device.type == "cpu" and rows == 1
+    if one_bfloat16_row and not torch.compiler.is_compiling():
+        return _without_onednn()
+    return nullcontext()
 
 
 @contextmanager

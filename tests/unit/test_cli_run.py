@@ -62,7 +62,7 @@ Break = Callable[[Path], object]
     [
         (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
         (lambda f: (f / "config.json").write_text("{no json"), "no valid JSON"),
-        (lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "fuel-llama"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), "mamba"),
         (lambda f: (f / "config.json").write_text('{"hidden_size": 3}'), "model_type"),
         (lambda f: (f / "model.safetensors").unlink(), "model.safetensors"),
         (lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs"), "model.safetensors"),

@@ -277,7 +277,8 @@ def test_an_operation_has_its_own_kernel_the_reference_or_none() -> None:
     library = torch.library.Library("doctor_test", "DEF")
     library.define("nothing(Tensor x) -> Tensor")
     assert machine._kernel("fuel::attend", "CPU") == "own"
-    assert machine._kernel("fuel::attend", "CUDA") == "reference"
+    assert machine._kernel("fuel::attend", "CUDA") == "own"
+    assert machine._kernel("fuel::attend", "XPU") == "reference"
     assert machine._kernel("doctor_test::nothing", "CPU") is None
 
 

@@ -14,13 +14,14 @@ from torch import Tensor
 
 import fuel_core.decode.driver
 import fuel_core.ops.cached
+import fuel_core.ops.latent
 from fuel_core.blocks import Decoder
 from fuel_core.cache import Cache, CachePool
 from fuel_core.decode import DecodeSession
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.decode.buffers import step_inputs
 from fuel_core.errors import FuelError, TopologyChanged
-from fuel_core.family import Family
+from fuel_core.registry import Registry
 from fuel_core.rotary import RopeTable
 from fuel_core.step import Step
 from fuel_core.testing import Case, Conformance, checks
@@ -144,6 +145,8 @@ class Fault:
 
     check: Callable[[Case], None]
     patch: Patch
+    family: str = "qwen2"
+    tiny: str = "mixed-window"
 
 
 def detached(decoder: Decoder, hidden: Tensor) -> Tensor:
@@ -188,18 +191,20 @@ FAULTS = {
         replaces(DecodeSession, "_naming", lambda session, entry: nullcontext()),
     ),
     "a refused call counts": Fault(checks.bad_requests_change_nothing, advances_before_it_refuses),
+    "W_UK read as W_UV": Fault(
+        checks.latent_forms_agree,
+        replaces(fuel_core.ops.latent, "split_heads", lambda w_kv, nope: (w_kv[:, nope:], w_kv[:, nope:])),
+        family="deepseek_v2",
+        tiny="plain-q",
+    ),
     "the head passes no gradient": Fault(checks.gradients_flow, replaces(Decoder, "logits", detached)),
 }
 
 
-@pytest.fixture
-def case(qwen2: Family) -> Case:
-    return Case.build(qwen2, "mixed-window")
-
-
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_check_sees_its_fault(name: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_sees_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
+    case = Case.build(Registry.discover().family(fault.family), fault.tiny)
     fault.check(case)
     fault.patch(monkeypatch)
     with pytest.raises(RED):
@@ -216,7 +221,7 @@ def test_every_check_is_run_and_has_a_fault() -> None:
         and signature(check).return_annotation is None
     }
     (invariants,) = (mark for mark in Conformance.test_invariant.pytestmark if mark.name == "parametrize")
-    run_elsewhere = {checks.cached_equals_one_shot, checks.windows_matter}
+    run_elsewhere = {checks.cached_equals_one_shot, checks.latent_forms_agree, checks.windows_matter}
     under_mutations = {checks.cached_equals_one_shot, checks.rebinding_alone_is_wrong}
     assert {fault.check for fault in FAULTS.values()} | under_mutations == all_checks
     assert {*invariants.args[1], *run_elsewhere, *under_mutations} == all_checks

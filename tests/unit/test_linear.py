@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from fuel_core.ops import projection
-from fuel_core.ops import project
+from fuel_core.ops import project, projection
 
 
 @pytest.mark.parametrize("rows", [1, 5])

@@ -196,7 +196,7 @@ def test_options_may_be_text_and_are_read_by_their_types(registry: Registry, tmp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": "first"}, "has no option window; it has window_layers, absent_rope_theta"),
+        ({"window": "first"}, "has no option window; it has dynamic_ntk, window_layers, absent_rope_theta"),
         ({"window_layers": "frist"}, "window_layers is 'frist'"),
         ({"absent_rope_theta": "much"}, "absent_rope_theta is 'much'"),
         ({"absent_rope_theta": None}, "absent_rope_theta is None"),
@@ -219,9 +219,9 @@ def test_more_tokens_than_positions_are_refused(registry: Registry, tmp_path: Pa
         read_report(registry, folder, context=257)
 
 
-def test_an_unknown_model_type_names_the_package_that_reads_it(registry: Registry, tmp_path: Path) -> None:
+def test_an_unknown_model_type_names_the_package_that_reads_it(tmp_path: Path) -> None:
     with pytest.raises(UnknownFamily, match="pip install fuel-deepseek"):
-        read_report(registry, folder_with(tmp_path, {**QWEN25_7B, "model_type": "deepseek_v2"}))
+        read_report(Registry(plugins=()), folder_with(tmp_path, {**QWEN25_7B, "model_type": "deepseek_v2"}))
 
 
 def test_what_json_has_no_form_for_becomes_text() -> None:
