@@ -19,6 +19,7 @@ def fuel_families() -> list[FamilyCard]:
                 "2.5": "deepseek-ai/DeepSeek-V2.5-1210",
                 "coder-lite": "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct",
             },
+            bundled="fuel_deepseek:checkpoints/deepseek",
         ),
         FamilyCard(
             name="deepseek_v3",
