@@ -33,6 +33,7 @@ def fuel_families() -> list[FamilyCard]:
                 "4": "microsoft/phi-4",
                 "4-mini": "microsoft/Phi-4-mini-instruct",
             },
+            bundled="fuel_phi:checkpoints/phi3",
         ),
         FamilyCard(
             name="phimoe",
