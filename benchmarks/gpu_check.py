@@ -84,7 +84,9 @@ def perform(check: Check) -> Outcome:
         check.run(findings)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        findings.faults.append(f"{type(error).__name__}: {error} (in {last.name}, {last.filename}:{last.lineno})")
+        findings.faults.append(
+            f"{type(error).__name__}: {error} (in {last.name}, {last.filename}:{last.lineno})"
+        )
     seconds = perf_counter() - start
     return Outcome(name=check.name, seconds=seconds, numbers=findings.numbers, faults=findings.faults)
 

@@ -23,8 +23,11 @@ HELD = (0, 63, 1000)
 """Tokens that three rows hold: none, up to the edge of a block, many blocks."""
 
 BOUNDS: Mapping[torch.dtype, float] = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-"""Relative to the largest value: float32 products by three of tf32; of half precision the roundings of
-weights, hidden units and the output."""
+"""Relative to the largest value. Float32: products of three of tf32. Half precision: two roundings, of the
+softmax's weights and of the output."""
+
+_MORE_ROUNDINGS = 2
+"""Times these bounds for experts, which also round their projections and hidden units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ def kernel_checks(device: torch.device) -> list[Check]:
             Check(
                 name=f"attend of one token equals its definition, {_name(dtype)}",
                 run=partial(attend_one, device, dtype),
-                expected_s=3.0 * len(cases),
+                expected_s=2.0 * len(cases),
             )
             for dtype, cases in ATTEND.items()
         ),
@@ -96,7 +99,7 @@ def kernel_checks(device: torch.device) -> list[Check]:
             Check(
                 name=f"attend_latent equals its definition, {_name(dtype)}",
                 run=partial(attend_latent, device, dtype),
-                expected_s=4.0 * len(cases),
+                expected_s=3.0 * len(cases),
             )
             for dtype, cases in LATENT.items()
         ),
@@ -120,7 +123,7 @@ def attend_one(device: torch.device, dtype: torch.dtype, findings: Findings) -> 
         for row, held in zip(order, HELD, strict=True):
             pools[:, row, :, held:] = torch.nan  # what was never written must not matter
         q = noise(batch, 1, case.groups * case.members, case.dim)
-        new = noise(2, batch, 1, case.groups, case.dim)
+        k_new, v_new = noise(2, batch, 1, case.groups, case.dim)
         rest = (
             torch.tensor(order, device=device),
             torch.tensor(HELD, device=device)[:, None],
@@ -129,9 +132,10 @@ def attend_one(device: torch.device, dtype: torch.dtype, findings: Findings) -> 
             2 * case.dim**-0.5,
             case.softcap,
         )
-        kept = pools.double()
-        found = attend(q, *new, *pools, *rest)
-        wanted = attend_reference(q.double(), *new.double(), *kept, *rest)
+        k_pool, v_pool = pools
+        k_kept, v_kept = kept = pools.double()
+        found = attend(q, k_new, v_new, k_pool, v_pool, *rest)
+        wanted = attend_reference(q.double(), k_new.double(), v_new.double(), k_kept, v_kept, *rest)
         findings.within(name, relative_gap(found, wanted), BOUNDS[dtype])
         same = torch.equal(pools.double().nan_to_num(7.0), kept.nan_to_num(7.0))
         findings.require(same, f"{name}: the pools hold other than the new tokens beside the old ones")
@@ -144,15 +148,16 @@ def attend_several(device: torch.device, findings: Findings) -> None:
             noise = Noise(device, dtype)
             pools = noise(2, 2, case.groups, C, case.dim)
             q = noise(1, tokens, case.groups * case.members, case.dim)
-            new = noise(2, 1, tokens, case.groups, case.dim)
+            k_new, v_new = noise(2, 1, tokens, case.groups, case.dim)
             positions = torch.arange(start, start + tokens, device=device)
             width = torch.tensor(window, device=device)
             seen = visible(positions[:, None], torch.arange(start + tokens, device=device), width)
             rows = torch.tensor([1], device=device)
             rest = (rows, positions[None], width, seen, case.dim**-0.5, softcap)
-            kept = pools.double()
-            found = attend(q, *new, *pools, *rest)
-            wanted = attend_reference(q.double(), *new.double(), *kept, *rest)
+            k_pool, v_pool = pools
+            k_kept, v_kept = pools.double()
+            found = attend(q, k_new, v_new, k_pool, v_pool, *rest)
+            wanted = attend_reference(q.double(), k_new.double(), v_new.double(), k_kept, v_kept, *rest)
             findings.within(f"{name}, {_name(dtype)}", relative_gap(found, wanted), BOUNDS[dtype])
 
 
@@ -191,9 +196,10 @@ def experts(device: torch.device, dtype: torch.dtype, findings: Findings) -> Non
         ids = noise(tokens, count - 1).float().argsort(-1)[:, :chosen].contiguous()
         gate_up[-1], down[-1] = torch.nan, torch.nan
         found = apply_experts(x, gate_up, down, ids, weights, activation)
-        wide = (tensor.double() for tensor in (x, gate_up, down))
-        wanted = experts_reference(*wide, ids, weights.double(), activation)
-        findings.within(name, relative_gap(found, wanted), BOUNDS[dtype])
+        wanted = experts_reference(
+            x.double(), gate_up.double(), down.double(), ids, weights.double(), activation
+        )
+        findings.within(name, relative_gap(found, wanted), _MORE_ROUNDINGS * BOUNDS[dtype])
 
 
 class Noise:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fuel_deepseek.deepseek_v2 import DEEPSEEK_V2
-from fuel_llama.llama import LLAMA
-from fuel_qwen.qwen2 import QWEN2
-from fuel_qwen.qwen3_moe import QWEN3_MOE
 from torch import nn
 
 from fuel_core.blocks import Decoder, StackedLinear
 from fuel_core.family import Family
 from fuel_core.plans import MoEPlan, Numerics
 from fuel_core.weights.initialise import randomise
+from fuel_deepseek.deepseek_v2 import DEEPSEEK_V2
+from fuel_llama.llama import LLAMA
+from fuel_qwen.qwen2 import QWEN2
+from fuel_qwen.qwen3_moe import QWEN3_MOE
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (QWEN2, LLAMA, DEEPSEEK_V2, QWEN3_MOE)}
 
@@ -254,7 +254,7 @@ def _parameters(decoder: Decoder) -> list[_Parameter]:
             module=module,
             name=name,
             shape=parameter.shape,
-            dtype=module.weight_rules[name].dtype(decoder.plan.numerics.weights),  # type: ignore[operator,union-attr,index]
+            dtype=module.weight_rules[name].dtype(decoder.plan.numerics.weights),
         )
         for path, module in decoder.named_modules()
         for name, parameter in module.named_parameters(recurse=False)

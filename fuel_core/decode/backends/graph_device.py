@@ -9,6 +9,7 @@ Source: the rules of CUDA graphs as torch's documentation states them ("CUDA sem
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -55,12 +56,19 @@ class CudaGraph:
         self._graph.replay()
 
 
+@cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The side stream of a device. One for all backends: cuBLAS keeps a workspace of tens of megabytes
+    for every stream that it was called on, for as long as the process lives."""
+    return torch.cuda.Stream(device)
+
+
 class CudaGraphs:
     """Captures on a side stream of one CUDA device, into one pool."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = capture_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Callable[[], Tensor]) -> int:
@@ -86,6 +94,9 @@ class CudaGraphs:
                 # it must end, or the stream stays in capture; that it is void is known already
                 with suppress(RuntimeError):
                     graph.capture_end()
+                # where that raises first, the allocator would go on serving the void graph's pool
+                with suppress(RuntimeError):
+                    torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
                 raise
             graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
