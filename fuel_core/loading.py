@@ -151,7 +151,15 @@ def load(
         device=on,
     )
     decoder = reading.build(numerics)
-    load_weights(decoder, checkpoint, names, on, progress, reading.config.stored_blocks)
+    load_weights(
+        decoder,
+        checkpoint,
+        names,
+        on,
+        progress,
+        blocks=reading.config.stored_blocks,
+        further_layers=reading.config.further_layers,
+    )
     return LanguageModel(
         family=reading.family,
         config=reading.config,

@@ -139,6 +139,11 @@ class FamilyConfig(BaseModel):
         stated = self.quantization_config
         return None if stated is None else StoredBlocks.read(stated)
 
+    @property
+    def further_layers(self) -> int:
+        """How many layers a checkpoint may store beyond ``num_hidden_layers``; they are not loaded."""
+        return 0
+
     def model_plan(
         self,
         family: str,

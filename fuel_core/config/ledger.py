@@ -56,6 +56,7 @@ IRRELEVANT: Mapping[str, Neutral] = MappingProxyType(
         "use_bfloat16": ANY_VALUE,
         # how another library runs it
         "_attn_implementation": ANY_VALUE,
+        "_attn_implementation_autoset": ANY_VALUE,
         "attn_implementation": ANY_VALUE,
         "output_attentions": ANY_VALUE,
         "output_hidden_states": ANY_VALUE,
@@ -69,6 +70,7 @@ IRRELEVANT: Mapping[str, Neutral] = MappingProxyType(
         "pad_token_id": ANY_VALUE,
         "decoder_start_token_id": ANY_VALUE,
         "sep_token_id": ANY_VALUE,
+        "tokenizer_class": ANY_VALUE,
         # classification heads
         "finetuning_task": ANY_VALUE,
         "id2label": ANY_VALUE,

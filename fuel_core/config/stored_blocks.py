@@ -10,7 +10,15 @@ from typing import Any
 from fuel_core.config.shown import shown
 from fuel_core.errors import ConfigError
 
-_DESCRIPTIVE = {"activation_scheme", "fmt", "modules_to_not_convert", "quant_method", "scale_fmt"}
+_DESCRIPTIVE = {
+    "activation_scheme",
+    "dequantize",
+    "fmt",
+    "modules_to_convert",
+    "modules_to_not_convert",
+    "quant_method",
+    "scale_fmt",
+}
 """Keys that say how another engine multiplies; the tensors themselves say which are quantised."""
 
 
@@ -42,7 +50,11 @@ class StoredBlocks:
             raise ConfigError(
                 f"quantization_config: weight_block_size is {shown(size)}; rows and columns are expected"
             )
-        unknown = sorted(set(stated) - _DESCRIPTIVE - {"weight_block_size"})
+        if stated.get("expert_dtype") not in (None, "fp8"):
+            raise ConfigError(
+                f"quantization_config: expert_dtype is {shown(stated['expert_dtype'])}; fuel reads fp8 alone"
+            )
+        unknown = sorted(set(stated) - _DESCRIPTIVE - {"expert_dtype", "weight_block_size"})
         if unknown:
             raise ConfigError(f"quantization_config holds {', '.join(unknown)}, which nothing in fuel reads")
         return cls(*size)

@@ -23,7 +23,7 @@ torch.library.define(
     " -> (Tensor, Tensor, Tensor, Tensor)",
 )
 
-FEW_TOKENS = 16
+FEW_TOKENS = 8
 """Up to so many tokens each is evaluated by itself on a CPU, so that its result is the same bits whatever
 the others chose. Beyond, reading an expert's matrices once for all its tokens is faster."""
 

@@ -3,8 +3,7 @@
 Letters: N inputs, O outputs.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 
 import torch
@@ -14,8 +13,6 @@ from torch import Tensor
 TILE_ELEMENTS = 1 << 20
 """Weights that are cast at a time: few enough to stay in a processor's cache, many enough to be worth
 a call. Cast whole, a bfloat16 matrix of 17 million took 38 ms; in such tiles 3.0; float32 takes 4.2."""
-
-_SWITCH = Lock()
 
 
 def project(x: Tensor, weight_ON: Tensor) -> Tensor:
@@ -31,24 +28,38 @@ def dot_kernel(x: Tensor, *, rows: int) -> AbstractContextManager[None]:
     """Within it torch multiplies ``rows`` rows of x by matrices, along their own rows, as fast as it can."""
     one_bfloat16_row = x.dtype is torch.bfloat16 and x.device.type == "cpu" and rows == 1
     if one_bfloat16_row and not torch.compiler.is_compiling():
-        return _without_onednn()
+        return _WITHOUT_ONEDNN
     return nullcontext()
 
 
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Let torch use its own kernels, which read a bfloat16 matrix for one row about twice as fast.
+class _OneDnnSwitch:
+    """Lets torch use its own kernels, which read a bfloat16 matrix for one row about twice as fast.
 
     oneDNN rearranges the matrix first. On two Zen 5 cores that read 55 GB/s a matrix of 2816 x 2048
     went by at 18 GB/s with oneDNN and 47 without; on one core, which reads 36, at 14 and 26. Both sum in
     float32. The switch is torch's and belongs to the process: another thread's product meanwhile may
-    take the other kernel, which is as right. The lock keeps two threads from restoring each other's state.
+    take the other kernel, which is as right. The first to enter turns oneDNN off, the last to leave
+    restores what was there.
     """
-    # torch.backends.mkldnn.flags sets more than this, at 5 us a call and with a warning
-    with _SWITCH:
-        enabled = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
-        try:
-            yield
-        finally:
-            torch._C._set_mkldnn_enabled(enabled)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._enabled = True
+
+    def __enter__(self) -> None:
+        # torch.backends.mkldnn.flags sets more than this, at 5 us a call and with a warning
+        with self._lock:
+            if self._inside == 0:
+                self._enabled = torch._C._get_mkldnn_enabled()
+                torch._C._set_mkldnn_enabled(False)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch._C._set_mkldnn_enabled(self._enabled)
+
+
+_WITHOUT_ONEDNN = _OneDnnSwitch()

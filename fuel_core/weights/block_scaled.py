@@ -52,6 +52,8 @@ class BlockScales:
             raise CheckpointError(f"{info.file} holds {info.name} as {info.dtype} and no scales of it")
         rows, columns = info.shape
         wanted = (-(-rows // self.blocks.rows), -(-columns // self.blocks.columns))
+        if not scales.dtype.is_floating_point:
+            raise CheckpointError(f"{scales.file} holds {scales.name} as {scales.dtype}; scales are floating")
         if scales.shape != wanted:
             raise CheckpointError(
                 f"{scales.file} holds {scales.name} of shape {list(scales.shape)}; {list(info.shape)} "

@@ -24,7 +24,8 @@ def fit_names(names: WeightNames, stored: Mapping[str, TensorInfo]) -> WeightNam
     if any(name.startswith(_PREFIX) for name in stored):
         return names
     bare = {block: template.removeprefix(_PREFIX) for block, template in names.modules.items()}
-    return replace(names, modules=bare)
+    excused = tuple(pattern.removeprefix(_PREFIX) for pattern in names.excused)
+    return replace(names, modules=bare, excused=excused)
 
 
 def settle_head(names: WeightNames, checkpoint: Checkpoint, tied: bool) -> tuple[WeightNames, bool]:
@@ -85,6 +86,7 @@ def load_weights(
     device: torch.device,
     progress: Progress | None = None,
     blocks: StoredBlocks | None = None,
+    further_layers: int = 0,
 ) -> None:
     """Fill a model that stands on the meta device.
 
@@ -94,6 +96,7 @@ def load_weights(
     Args:
         progress: told of the stored bytes that are in place.
         blocks: how the config says that matrices of 8-bit floats are scaled.
+        further_layers: how many layers the config states beyond the model's own.
 
     Raises:
         CheckpointError: parameters without a tensor, tensors without a use, or shapes that differ.
@@ -108,7 +111,8 @@ def load_weights(
             )
         wanted[source.tensor] = source
     scales = BlockScales.of(checkpoint, blocks)
-    _account(checkpoint, wanted, names, len(decoder.layers), scales)
+    further = range(len(decoder.layers), len(decoder.layers) + further_layers)
+    _account(checkpoint, wanted, names, further, scales)
     factors = checkpoint.copies(info.name for info in scales.infos.values()) if scales else {}
     weights = decoder.plan.numerics.weights
     filled: dict[tuple[nn.Module, str], Tensor] = {}
@@ -139,15 +143,16 @@ def _account(
     checkpoint: Checkpoint,
     wanted: Mapping[str, Source],
     names: WeightNames,
-    layers: int,
+    further: range,
     scales: BlockScales | None,
 ) -> None:
     stored = checkpoint.tensors
     missing = [f"{name} (for {source.path})" for name, source in wanted.items() if name not in stored]
     used = set(wanted)
     if scales is not None:
-        used |= {info.name for name, info in scales.infos.items() if name in wanted}
-    unused = [name for name in stored if name not in used and not names.excuses(name, layers)]
+        scaled = {name for name in wanted if name in stored and is_block_scaled(stored[name])}
+        used |= {info.name for name, info in scales.infos.items() if name in scaled}
+    unused = [name for name in stored if name not in used and not names.excuses(name, further)]
     faults = _list("parameters have no tensor", missing) + _list("tensors have no use", unused)
     if faults:
         raise CheckpointError(

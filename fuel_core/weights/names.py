@@ -27,9 +27,9 @@ class WeightNames:
             ``{layer}`` stands for the layer's number; ``{part}`` for a part that the block names and
             ``{expert}`` for an expert's number, and a template without them says that the
             checkpoint stores the parts, or the experts, as one tensor.
-        excused: shell patterns of tensors that a checkpoint may hold and no block uses. ``{beyond}``
-            stands for the number of a layer that the model does not have, as of the layers that
-            predict further tokens.
+        excused: shell patterns of tensors that a checkpoint may hold and no block uses. ``{further}``
+            stands for the number of a layer that the config states beyond the model's own, as of
+            those that predict further tokens.
         parts: what the published names call a part, where that is not what the block calls it.
     """
 
@@ -37,11 +37,11 @@ class WeightNames:
     excused: tuple[str, ...]
     parts: Mapping[str, str] = field(default_factory=dict)
 
-    def excuses(self, tensor: str, layers: int) -> bool:
-        """Whether a tensor may lie unused in the checkpoint of a model of so many layers."""
+    def excuses(self, tensor: str, further: range) -> bool:
+        """Whether a tensor may lie unused in the checkpoint of a model with these further layers."""
         found = _LAYER.search(tensor)
-        beyond = found.group(1) if found and int(found.group(1)) >= layers else "{beyond}"
-        patterns = [pattern.replace("{beyond}", beyond) for pattern in self.excused]
+        number = found.group(1) if found and int(found.group(1)) in further else "{further}"
+        patterns = [pattern.replace("{further}", number) for pattern in self.excused]
         return any(fnmatchcase(tensor, pattern) for pattern in (*EXCUSED_EVERYWHERE, *patterns))
 
 

@@ -26,7 +26,8 @@ def save_checkpoint(
     Args:
         folder: made if absent.
         names: the family's tensor names, ``family.weights``.
-        config: the content of config.json; its dtype is set to what is stored, under the key it uses.
+        config: the content of config.json; its dtype is set to what is stored, under the key it uses, and
+            no quantisation is stated.
         dtype: of all stored tensors; None stores each parameter in the dtype that it has.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,9 @@ def save_checkpoint(
         tensors[source.tensor] = value.to("cpu", dtype or value.dtype, copy=True).contiguous()
     stored = dtype or decoder.embed.weight.dtype
     key = "dtype" if "dtype" in config else "torch_dtype"
-    content = {name: value for name, value in config.items() if name not in ("dtype", "torch_dtype")}
+    # matrices that were 8-bit floats have been dequantised
+    stale = ("dtype", "torch_dtype", "quantization_config")
+    content = {name: value for name, value in config.items() if name not in stale}
     content[key] = str(stored).removeprefix("torch.")
     _replace(folder / "config.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))

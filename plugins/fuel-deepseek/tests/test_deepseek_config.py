@@ -200,11 +200,40 @@ class TestRouting:
             (V2, {"num_experts_per_tok": 61}, r"num_experts_per_tok \(61\).*3 group\(s\) of 20 hold only 60"),
             (V2, {"n_group": 7}, r"n_group \(7\).*160 experts do not divide"),
             (V3, {"topk_group": 9}, r"topk_group \(9\)"),
+            (V2, {"n_group": None}, "n_group is None, topk_group 3; state both"),
+            (V3, {"topk_group": None}, "n_group is 8, topk_group None; state both"),
         ],
     )
     def test_nonsense_names_its_key(self, base: dict[str, Any], changes: dict[str, Any], named: str) -> None:
         with pytest.raises(ConfigError, match=named):
             planned(base, **changes)
+
+
+class TestWhereTransformersDiffers:
+    """Fluent, other text is the worst that can happen: a load says which reading it took."""
+
+    @pytest.mark.parametrize(
+        ("base", "changes", "words"),
+        [
+            (V2, {"norm_topk_prob": True}, "normalised and not multiplied by routed_scaling_factor"),
+            (V2_LITE, {"moe_layer_freq": 2}, "from 1 on those that it divides have experts"),
+            (
+                V2_LITE,
+                {"rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": 0.707,
+                                  "original_max_position_embeddings": 4096}},
+                "mscale_all_dim alone: cos and sin are multiplied by 1.08573",
+            ),
+        ],
+        ids=["normalised", "every other layer", "one mscale"],
+    )  # fmt: skip
+    def test_a_note_names_both(self, base: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+        (note,) = planned(base, **changes).notes
+        assert words in note
+        assert "transformers would" in note
+
+    def test_published_files_are_read_alike(self) -> None:
+        assert planned(V2).notes == planned(V2_LITE).notes == ()
+        assert planned(V2_LITE, norm_topk_prob=True, num_experts_per_tok=1).notes == ()
 
 
 class TestAttentionKeys:

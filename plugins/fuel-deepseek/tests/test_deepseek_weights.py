@@ -115,9 +115,14 @@ def load_logits(folder: Path) -> Tensor:
             lambda t, name: t.update({f"{name}_scale_inv": torch.ones(3, 3)}),
             r"scale_inv of shape \[3, 3\].*\[32, 48\] in blocks of 16 x 32 has \[2, 2\]",
         ),
+        (
+            lambda t, name: t.update({f"{name}_scale_inv": torch.ones(2, 2, dtype=torch.int32)}),
+            "scale_inv as torch.int32; scales are floating",
+        ),
         (lambda t, name: t.update({"model.layers.1.stray_scale_inv": torch.ones(1)}), "stray_scale_inv"),
+        (lambda t, name: t.update({name: t[name].float()}), "kv_a_proj_with_mqa.weight_scale_inv"),
     ],
-    ids=["missing", "of another shape", "of nothing"],
+    ids=["missing", "of another shape", "whole numbers", "of nothing", "of no 8-bit matrix"],
 )
 def test_scales_that_do_not_fit(saved: Callable[..., Path], damage: Any, named: str) -> None:
     def change(tensors: dict[str, Tensor]) -> None:
@@ -161,8 +166,42 @@ def test_layers_that_predict_further_tokens_are_excused(saved: Callable[..., Pat
 
     model = fuel_core.load(saved(predicting(3), num_nextn_predict_layers=1))
     assert len(model.decoder.layers) == 3
+    with pytest.raises(CheckpointError, match=r"model.layers.4.eh_proj.weight"):
+        fuel_core.load(saved(predicting(4), num_nextn_predict_layers=1))
+    with pytest.raises(CheckpointError, match=r"model.layers.3.eh_proj.weight"):
+        fuel_core.load(saved(predicting(3), num_nextn_predict_layers=0))
     with pytest.raises(CheckpointError, match=r"model.layers.2.eh_proj.weight"):
         fuel_core.load(saved(predicting(2)))
+
+
+def test_a_model_with_layers_too_few_is_no_model(tmp_path: Path) -> None:
+    """Layers beyond the config's were excused whatever they were: a V2 cut short loaded without a word."""
+    family = Registry.discover().family("deepseek_v2")
+    Case.build(family, "plain-q", dtype=torch.float32).save(tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "num_hidden_layers": 2}))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.2"):
+        fuel_core.load(tmp_path)
+
+
+def test_further_layers_are_excused_without_the_prefix(saved: Callable[..., Path]) -> None:
+    def bare(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+        tensors["layers.3.eh_proj.weight"] = torch.ones(2)
+
+    assert len(fuel_core.load(saved(bare)).decoder.layers) == 3
+
+
+def test_what_was_dequantised_is_saved_as_such(saved: Callable[..., Path], tmp_path: Path) -> None:
+    """A config that still spoke of 8 bits made other readers look for scales."""
+    folder = saved(lambda tensors: quantise(tensors), quantization_config=BLOCKS)
+    with pytest.warns(UserWarning, match="8-bit floats"):
+        model = fuel_core.load(folder, dtype="float32")
+    model.save(tmp_path / "again")
+    assert "quantization_config" not in json.loads((tmp_path / "again" / "config.json").read_text())
+    again = fuel_core.load(tmp_path / "again", dtype="float32")
+    assert torch.equal(model.forward([[1, 5, 9]]), again.forward([[1, 5, 9]]))
 
 
 def test_an_expert_that_is_missing_is_named(saved: Callable[..., Path]) -> None:

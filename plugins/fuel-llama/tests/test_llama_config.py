@@ -102,6 +102,17 @@ class TestValues:
     def test_what_published_files_add_changes_nothing(self, keys: dict[str, Any]) -> None:
         assert planned(**keys) == planned()
 
+    def test_linear_scaling_reaches_the_stated_length(self) -> None:
+        """Vicuna-16k states the length before the stretch, and beside it the one that it is for."""
+        linear = {"rope_scaling": {"type": "linear", "factor": 4.0}}
+        assert planned(**linear).position_limit == 2048
+        assert planned(**linear, max_sequence_length=8192).position_limit == 8192
+        beyond = planned(**linear, max_sequence_length=8193)
+        assert beyond.position_limit == 2048
+        (note,) = beyond.notes
+        assert "max_sequence_length (8193) is passed over" in note
+        assert planned(max_sequence_length=4096).position_limit == 2048
+
     @pytest.mark.parametrize(
         ("changes", "named"),
         [

@@ -103,7 +103,9 @@ def test_longrope_as_transformers_5_saves_it() -> None:
 
 
 def test_yarn_without_factor_lists_is_refused() -> None:
-    with pytest.raises(ConfigError, match="short_factor is None"):
+    with pytest.raises(
+        ConfigError, match="kind 'yarn', which in this family names LongRoPE, and states no short_factor"
+    ):
         planned(rope_scaling={"type": "yarn", "factor": 4.0})
 
 

@@ -219,6 +219,14 @@ class TestQwen3MoE:
         with pytest.raises(ConfigError, match=f"num_experts is 14, num_local_experts is {other}"):
             planned(QWEN3_MOE, num_local_experts=other)
 
+    def test_what_published_files_add_changes_nothing(self) -> None:
+        """Qwen3-Coder states what every Qwen3-MoE is; anything else is another model."""
+        coder = {"qkv_bias": False, "use_qk_norm": True, "shared_expert_intermediate_size": 0}
+        assert planned(QWEN3_MOE, **coder) == planned(QWEN3_MOE)
+        for key in ("qkv_bias", "use_qk_norm"):
+            with pytest.raises(ConfigError, match=key):
+                planned(QWEN3_MOE, **{key: not coder[key]})
+
     def test_no_shared_expert(self) -> None:
         with pytest.raises(ConfigError, match="shared_expert_intermediate_size"):
             planned(QWEN3_MOE, shared_expert_intermediate_size=28)

@@ -3,13 +3,13 @@
 Source: DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 (arXiv:2412.19437), their published configs and weights.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
 from fuel_core.config import (
-    ANY_VALUE,
     EXPERT_TRAINING_KEYS,
     GatedMLPKeys,
     LatentAttentionKeys,
@@ -27,7 +27,9 @@ from fuel_core.plans import (
     NormPlan,
     RopePlan,
     RouterPlan,
+    Scaling,
     YarnScaling,
+    yarn_magnitude,
 )
 
 LATENT_NORM = NormPlan("rms", 1e-6)
@@ -41,7 +43,7 @@ class DeepSeekKeys(LatentAttentionKeys, RopeKeys, GatedMLPKeys):
     Layer i has experts iff ``i >= first_k_dense_replace`` and ``i % moe_layer_freq == 0``.
     """
 
-    irrelevant: ClassVar = {**EXPERT_TRAINING_KEYS, "num_nextn_predict_layers": ANY_VALUE}
+    irrelevant: ClassVar = EXPERT_TRAINING_KEYS
 
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
     mlp_bias: bool = False
@@ -82,6 +84,7 @@ def decoder_plan(
     *,
     layout: Layout,
     router: RouterPlan | None,
+    notes: Sequence[str] = (),
 ) -> ModelPlan:
     """The plan of a model; ``router`` is None where the config states no routed experts."""
     layers = config.num_hidden_layers
@@ -109,8 +112,28 @@ def decoder_plan(
         mask=MaskPlan.dense(layers),
         rope=RopePlan.single(spelling.single, layers),
         cache=config.latent_cache(),
-        notes=spelling.notes,
+        notes=(*spelling.notes, *notes, *_differences(config, router, scaling)),
     )
+
+
+def _differences(config: DeepSeekKeys, router: RouterPlan | None, scaling: Scaling) -> Iterator[str]:
+    """What transformers (5.23) makes of a file otherwise."""
+    if router is not None and config.moe_layer_freq != 1:
+        yield (
+            f"moe_layer_freq is {config.moe_layer_freq}: of the layers from "
+            f"{config.first_k_dense_replace} on those that it divides have experts (transformers would give "
+            "them to all)"
+        )
+    for key, recipe in config.rope_recipes().items():
+        stated = [name for name in ("mscale", "mscale_all_dim") if recipe.get(name)]
+        if not isinstance(scaling, YarnScaling) or len(stated) != 1 or scaling.attention_factor is not None:
+            continue
+        (ours,), theirs = scaling.magnitudes, yarn_magnitude(scaling.factor, 1.0)
+        if abs(ours - theirs) > 1e-9:
+            yield (
+                f"{key} states {stated[0]} alone: cos and sin are multiplied by {ours:.6g}, as in DeepSeek's "
+                f"own code (transformers would take {theirs:.6g})"
+            )
 
 
 def router_plan(
@@ -129,14 +152,20 @@ def router_plan(
     """
     if not config.n_routed_experts or config.num_experts_per_tok is None:
         return None
-    groups = 1 if group_score is None else config.n_group or 1
+    limited = group_score is not None
+    if limited and (config.n_group is None or config.topk_group is None):
+        raise ConfigError(
+            f"experts are chosen by groups, and n_group is {config.n_group}, topk_group {config.topk_group}; "
+            "state both (1 and 1 for no limit)"
+        )
+    groups = (config.n_group or 1) if limited else 1
     try:
         return RouterPlan(
             experts=config.n_routed_experts,
             chosen=config.num_experts_per_tok,
             scoring=scoring,
             groups=groups,
-            groups_chosen=1 if group_score is None else config.topk_group or groups,
+            groups_chosen=(config.topk_group or 1) if limited else 1,
             group_score=group_score,
             correction_bias=correction_bias,
             normalise=normalise,
@@ -186,5 +215,5 @@ WEIGHTS = WeightNames(
         f"{_SHARED}.down": "model.layers.{layer}.mlp.shared_experts.down_proj",
     },
     # layers that predict tokens further ahead, stored after the model's own
-    excused=("model.layers.{beyond}.*",),
+    excused=("model.layers.{further}.*",),
 )

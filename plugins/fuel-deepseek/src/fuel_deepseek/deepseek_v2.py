@@ -29,6 +29,12 @@ class DeepSeekV2Config(DeepSeekKeys):
     scoring_func: Literal["softmax"] = "softmax"
 
 
+_NORMALISED = (
+    "norm_topk_prob is true: the weights of chosen experts are normalised and not multiplied by "
+    "routed_scaling_factor, as in DeepSeek's own code (transformers would multiply and not normalise)"
+)
+
+
 def plan(config: DeepSeekV2Config, options: DeepSeekOptions) -> ModelPlan:
     # one expert alone is never normalised, and what is normalised is not scaled
     normalise = config.norm_topk_prob and config.num_experts_per_tok != 1
@@ -40,7 +46,8 @@ def plan(config: DeepSeekV2Config, options: DeepSeekOptions) -> ModelPlan:
         normalise=normalise,
         scale=1.0 if normalise else config.routed_scaling_factor,
     )
-    return decoder_plan("deepseek_v2", config, options, layout="interleaved", router=router)
+    notes = [_NORMALISED] if router is not None and normalise else []
+    return decoder_plan("deepseek_v2", config, options, layout="interleaved", router=router, notes=notes)
 
 
 def build(config: DeepSeekV2Config, plan: ModelPlan) -> Decoder:

@@ -17,7 +17,8 @@ from fuel_deepseek.tiny import MUTATIONS, TINY_KEYS, TINY_YARN
 class DeepSeekV3Config(DeepSeekKeys):
     """The keys of a DeepSeek-V3 config.json; absent, those of experts are V3's own.
 
-    ``rope_interleave`` false pairs the rotated dimensions by halves.
+    ``rope_interleave`` false pairs the rotated dimensions by halves. ``num_nextn_predict_layers`` layers
+    are stored after the model's own and are not loaded.
     """
 
     n_routed_experts: Annotated[int, Field(ge=0)] | None = 256
@@ -32,6 +33,11 @@ class DeepSeekV3Config(DeepSeekKeys):
     topk_method: Literal["noaux_tc"] = "noaux_tc"
     scoring_func: Literal["sigmoid"] = "sigmoid"
     rope_interleave: bool = True
+    num_nextn_predict_layers: Annotated[int, Field(ge=0)] = 1
+
+    @property
+    def further_layers(self) -> int:
+        return self.num_nextn_predict_layers
 
 
 def plan(config: DeepSeekV3Config, options: DeepSeekOptions) -> ModelPlan:

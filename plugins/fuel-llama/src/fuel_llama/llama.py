@@ -4,28 +4,36 @@ Source: LLaMA (arXiv:2302.13971), The Llama 3 Herd of Models (arXiv:2407.21783) 
 Llama 2 to 3.3, TinyLlama, SmolLM2 and Yi.
 """
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
-from fuel_core.config import ANY_VALUE, RopeOptions
+from pydantic import PositiveInt
+
+from fuel_core.config import ANY_VALUE, NULL_IS_ABSENT, RopeOptions
 from fuel_core.family import Family, Mutation
-from fuel_core.plans import MaskPlan, ModelPlan
+from fuel_core.plans import LinearScaling, MaskPlan, ModelPlan
 from fuel_llama.architecture import WEIGHTS, BiasedKeys, build, decoder_plan
 from fuel_llama.tiny import TINY_KEYS
 
 
 class LlamaConfig(BiasedKeys):
-    """The keys of a Llama config.json."""
+    """The keys of a Llama config.json.
+
+    ``max_sequence_length`` stands in files of Llama 1, and where linear scaling stretches
+    ``max_position_embeddings`` to it.
+    """
 
     irrelevant: ClassVar = {
         "is_llama_config": ANY_VALUE,
-        "max_sequence_length": ANY_VALUE,  # of Llama 1, beside max_position_embeddings
         "rope_interleaved": (False,),
         "transformers.js_config": ANY_VALUE,
     }
 
+    max_sequence_length: Annotated[PositiveInt | None, NULL_IS_ABSENT] = None
+
 
 def plan(config: LlamaConfig, options: RopeOptions) -> ModelPlan:
-    return decoder_plan(
+    made = decoder_plan(
         "llama",
         config,
         options,
@@ -34,6 +42,16 @@ def plan(config: LlamaConfig, options: RopeOptions) -> ModelPlan:
         attention_bias=config.attention_bias,
         mlp_bias=config.mlp_bias,
     )
+    reach, scaling = config.max_sequence_length or 0, made.rope.variants[0].scaling
+    if reach <= config.max_position_embeddings:
+        return made
+    if isinstance(scaling, LinearScaling) and reach <= scaling.factor * config.max_position_embeddings:
+        return replace(made, max_positions=reach)
+    note = (
+        f"max_sequence_length ({reach}) is passed over: nothing stretches max_position_embeddings "
+        f"({config.max_position_embeddings}) to it"
+    )
+    return replace(made, notes=(*made.notes, note))
 
 
 _TINY: dict[str, Any] = {

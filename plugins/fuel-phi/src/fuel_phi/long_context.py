@@ -48,6 +48,17 @@ class LongContextKeys(AttentionKeys, RopeKeys):
         return self
 
     @model_validator(mode="after")
+    def _check_early_names(self) -> Self:
+        for key, stated in super().rope_recipes().items():
+            kind = stated.get("rope_type", stated.get("type"))
+            if kind in _EARLY_NAMES and stated.get("short_factor") is None:
+                raise ValueError(
+                    f"{key} is of kind {kind!r}, which in this family names LongRoPE, and states no "
+                    "short_factor; no Phi was published with YaRN"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_trained_length(self) -> Self:
         stated = self.original_max_position_embeddings
         for key, recipe in self.rope_recipes().items():

@@ -3,7 +3,7 @@
 Source: Qwen3 Technical Report (arXiv:2505.09388) and the published configs and weights of both.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -26,6 +26,13 @@ class Qwen3MoEConfig(SparseKeys, Qwen3Keys):
     the dense Qwen3's. ``num_local_experts`` is the name under which transformers 5 saves ``num_experts``;
     0 is a dense model.
     """
+
+    irrelevant: ClassVar = {
+        **SparseKeys.irrelevant,
+        "qkv_bias": (False,),
+        "shared_expert_intermediate_size": (0,),
+        "use_qk_norm": (True,),
+    }
 
     num_key_value_heads: Annotated[PositiveInt, NULL_IS_QUERY_HEADS] = 4
     num_experts: ExpertCount = None
