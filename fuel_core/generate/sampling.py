@@ -1,23 +1,23 @@
 """Choosing one token from the logits of a position.
 
-Letters: V vocabulary, K tokens that survive the filters.
+Letters: B rows (of which there is one here), V vocabulary, N places of candidates.
 
-Source: the order and the kept sets are those of the logits warpers of transformers 5.23:
-temperature, top-k, top-p, min-p. Penalties come before them; see ``penalties``.
+What is computed stands in :mod:`fuel_core.decode.token_choice`, since a device may have to compute it
+behind a step. Penalties come before it; see ``penalties``.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
+from fuel_core.decode.token_choice import ChoiceParts, RowChoice, candidates, choice_numbers, choose, rank
 from fuel_core.errors import GeometryError, RequestError
 
 _CHOICE_STRIDE = 0x9E3779B97F4A7C15
 """Odd, so that no two choices share a seed; large, so that neighbouring seeds do not meet (2**64 / phi)."""
-
-_SMALLEST_TEMPERATURE = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +96,33 @@ class Sampler:
         """``choice`` counts the continuations of one prompt: each has a stream of its own."""
         self.sampling = sampling
         self._generator = torch.Generator()
+        self._numbers: deque[float] = deque()
         if sampling.seed is None:
             self._generator.seed()
         else:
             self._generator.manual_seed((sampling.seed + choice * _CHOICE_STRIDE) % 2**64)
+
+    def choice(self, ahead: int = 0) -> RowChoice:
+        """How the next token is chosen, or one that is so many further on: no token before it matters.
+
+        Penalties and biases, which change the logits before, are not in it.
+        """
+        return _row_choice(self.sampling, self._number(ahead) if self.sampling.temperature else 0.0)
+
+    def count(self, token: int, peak: float) -> int:
+        """Count a token that was chosen by :meth:`choice`; return it.
+
+        Raises:
+            RequestError: the largest logit is NaN or infinite, so that no token can be chosen.
+        """
+        if not math.isfinite(peak):
+            raise RequestError(
+                f"the largest logit is {peak} (token {token}): the model's numbers overflowed or its weights "
+                "are damaged"
+            )
+        if self._numbers:
+            self._numbers.popleft()
+        return token
 
     def __call__(self, logits_V: torch.Tensor) -> int:
         """Return the id of the chosen token; of equal maxima, greedy choice takes the lowest id.
@@ -110,20 +133,15 @@ class Sampler:
         """
         if logits_V.ndim != 1 or logits_V.numel() == 0:
             raise GeometryError(f"logits of one position expected, got shape {tuple(logits_V.shape)}")
-        best = int(logits_V.argmax())  # NaN counts as the maximum, so that one check finds it anywhere
-        peak = logits_V[best].item()
-        if not math.isfinite(peak):
-            raise RequestError(
-                f"the largest logit is {peak} (token {best}): the model's numbers overflowed or its weights "
-                "are damaged"
-            )
-        if self.sampling.temperature == 0:
-            return best
-        ids_K, scores_K = survivors(logits_V, self.sampling)
-        mass_K = scores_K.double().softmax(-1).cumsum(-1)
-        # Below the total mass even after rounding: the number is at most 1 - 2**-53.
-        drawn = torch.rand((), generator=self._generator, dtype=torch.float64).item() * mass_K[-1].item()
-        return int(ids_K[torch.searchsorted(mass_K, drawn, right=True)])
+        row = self.choice()
+        choices_B5 = _choices_B5(row, logits_V.device)
+        token, peak = choose(logits_V[None], choices_B5, ChoiceParts.of([row]), _rank_one)[0].tolist()
+        return self.count(int(token), peak)
+
+    def _number(self, ahead: int) -> float:
+        while len(self._numbers) <= ahead:
+            self._numbers.append(torch.rand((), generator=self._generator, dtype=torch.float64).item())
+        return self._numbers[ahead]
 
 
 def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,22 +154,42 @@ def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor,
     """
     if sampling.temperature == 0:
         raise RequestError("temperature 0 takes the most probable token; nothing is drawn")
-    scores = logits_V.to(torch.float32)
-    # With the maximum at 0 no temperature overflows: the best token keeps 0, the others sink to -inf.
-    scores = (scores - scores.max()) / max(sampling.temperature, _SMALLEST_TEMPERATURE)
-    ids = torch.arange(len(scores), device=scores.device)
-    if 0 < sampling.top_k < len(scores):
-        kept = scores >= scores.topk(sampling.top_k).values[-1]
-        ids, scores = ids[kept], scores[kept]
-    if sampling.top_p < 1:
-        ascending, order = scores.sort()
-        kept = ascending.softmax(-1).cumsum(-1) > 1 - sampling.top_p
-        kept[-1] = True
-        ids, scores = ids[order[kept]], ascending[kept]
-    if sampling.min_p > 0:
-        kept = scores.exp() >= sampling.min_p  # the best score is 0
-        ids, scores = ids[kept], scores[kept]
-    return ids, scores
+    row = _row_choice(sampling, 0.0)
+    choices_B5 = _choices_B5(row, logits_V.device)
+    ids_BN, scores_BN = candidates(logits_V[None], choices_B5, ChoiceParts.of([row]), _rank_one)
+    kept = scores_BN > -torch.inf
+    return ids_BN[kept], scores_BN[kept]
+
+
+def _row_choice(sampling: Sampling, number: float) -> RowChoice:
+    return RowChoice(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        number=number,
+    )
+
+
+def _choices_B5(row: RowChoice, device: torch.device) -> torch.Tensor:
+    return torch.tensor(choice_numbers([row]), dtype=torch.float64, device=device)
+
+
+def _rank_one(
+    scores_BV: torch.Tensor, top_k_B1: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As :func:`rank` does for one row, sorting only what top-k keeps: on a CPU 11 ms less in a
+    vocabulary of 150,000."""
+    vocabulary, top_k = scores_BV.shape[-1], int(top_k_B1)
+    if not 0 < top_k < vocabulary:
+        return rank(scores_BV, top_k_B1)
+    floor_B1 = scores_BV.topk(top_k).values[:, -1:]
+    kept = (scores_BV >= floor_B1).nonzero()[:, 1]
+    values, order = scores_BV[0, kept].sort(stable=True)
+    dropped = vocabulary - len(kept)
+    ascending_BN = torch.cat((values.new_full((dropped,), -torch.inf), values))
+    ids_BN = torch.cat((kept.new_zeros(dropped), kept[order]))
+    return floor_B1, ascending_BN[None], ids_BN[None]
 
 
 def _is_integer(value: object) -> bool:
