@@ -13,13 +13,14 @@ class Counters:
     Attributes:
         plans: steps planned; one a batch size, for any number of tokens, is the promise.
         captures: graphs captured: one a plan where the backend captures, and one more where a plan
-            first serves rows of another pool.
+            first serves rows of another pool, or first chooses tokens in a way of its own.
         replays: steps served by a held plan, the planned one included.
         rebinds: times that a held plan was bound to another pool or decoder.
         copies: buffers that binding had to copy.
         drops: plans given up because they no longer fitted.
         fallbacks: steps of one token served without a plan.
         reprefills: rows whose keys were computed anew when they crossed a RoPE regime.
+        discards: steps that were launched ahead and not asked for.
     """
 
     plans: int = 0
@@ -30,6 +31,7 @@ class Counters:
     drops: int = 0
     fallbacks: int = 0
     reprefills: int = 0
+    discards: int = 0
 
 
 @dataclass

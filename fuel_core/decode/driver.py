@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fuel_core.cache import Cache
+from fuel_core.decode.token_choice import RowChoice, choose_now
 from fuel_core.errors import TopologyChanged
 
 if TYPE_CHECKING:
@@ -37,3 +38,26 @@ def drive(
         return session.run_once(token_ids, caches)
     session.advance(token_ids, caches)
     return logits
+
+
+def drive_chosen(
+    session: DecodeSession,
+    token_ids: Sequence[Sequence[int]],
+    caches: Sequence[Cache | None],
+    choices: Sequence[RowChoice],
+    after: Sequence[RowChoice] | None,
+) -> Tensor:
+    """As :func:`drive` for one token a row, and choose each row's next token: ``[B, 2]`` on the host.
+
+    With ``after``, the step of the tokens chosen now may be launched already.
+    """
+    plan = session.held_plan(caches)
+    if plan is None:
+        plan = session.make_plan(token_ids, caches)
+    try:
+        chosen = session.replay_chosen(plan, token_ids, caches, choices, after)
+    except TopologyChanged:
+        session.drop(plan)
+        return choose_now(session.run_once(token_ids, caches), choices)
+    session.advance(token_ids, caches)
+    return chosen

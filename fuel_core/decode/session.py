@@ -5,7 +5,6 @@ Letters: B rows, T new tokens, V vocabulary.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -14,10 +13,13 @@ from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool, check_geometry
-from fuel_core.decode.backends import Backend, HeldStep
+from fuel_core.decode.ahead import Ahead
+from fuel_core.decode.backends import Backend
 from fuel_core.decode.buffers import append_inputs, pool_of, rebind, step_inputs
 from fuel_core.decode.counters import Counters, PhaseTimes
-from fuel_core.decode.driver import drive
+from fuel_core.decode.driver import drive, drive_chosen
+from fuel_core.decode.held_plan import HeldPlan
+from fuel_core.decode.token_choice import RowChoice, choose_now
 from fuel_core.errors import (
     CapacityError,
     FuelError,
@@ -30,26 +32,6 @@ from fuel_core.step import StepInputs
 
 PREFILL_CHUNK_TOKENS = 512
 """Tokens of one prefill step: large enough to be bound by arithmetic, small enough for its mask."""
-
-
-@dataclass
-class HeldPlan:
-    """A planned step with all that decides whether it still fits.
-
-    Attributes:
-        key: structure of the model, identity of its weights, geometry of the caches, batch size.
-        step, inputs: the planned step and the static buffers that it reads.
-        decoder, pool: what it is bound to.
-        addresses, epoch: where the pool's buffers and which parameters it was bound to.
-    """
-
-    key: tuple[object, ...]
-    step: HeldStep
-    inputs: StepInputs
-    decoder: Decoder
-    pool: CachePool
-    addresses: tuple[int, ...]
-    epoch: int
 
 
 class DecodeSession:
@@ -118,6 +100,52 @@ class DecodeSession:
             if not idle:
                 return drive(self, rows, caches)
             return drive(self, [*rows, *[[0]] * idle], [*caches, *[None] * idle])[: len(rows)]
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the backend makes :meth:`step_chosen` pay."""
+        return self.backend.runs_ahead(self.decoder.device)
+
+    @torch.no_grad()
+    def step_chosen(
+        self,
+        token_ids: Sequence[Sequence[int]],
+        caches: Sequence[Cache | None],
+        choices: Sequence[RowChoice],
+        after: Sequence[RowChoice] | None = None,
+    ) -> list[tuple[int, float]]:
+        """As :meth:`step` for one token a row, and choose each row's next token on the device.
+
+        Args:
+            choices: how, one a row.
+            after: how the tokens after these would be chosen, if the next call appends these to the same
+                caches. The device starts with it before this call returns. A next call that asks for
+                anything else is served as if it had not, and what was launched is a counted discard.
+
+        Returns:
+            Of each row its token and the largest logit; where that one is not finite no token could be
+            chosen. Those of idle rows mean nothing.
+
+        Raises: as :meth:`step`.
+        """
+        with self._naming("step_chosen"), self._alone():
+            rows = _as_rows(token_ids)
+            self._check(rows, caches)
+            wanted = [len(rows)] * (1 if after is None else 2)
+            given = [len(each) for each in (choices, after) if each is not None]
+            if len(rows[0]) != 1 or given != wanted:
+                raise RequestError(f"one token and one choice a row of {len(rows)}; got {given} choices")
+            self._enter_regimes(rows, caches)
+            idle = self._idle_rows(len(rows))
+            spare = [RowChoice()] * idle
+            chosen_B2 = drive_chosen(
+                self,
+                [*rows, *[[0]] * idle],
+                [*caches, *[None] * idle],
+                [*choices, *spare],
+                None if after is None else [*after, *spare],
+            )
+            return [(int(token), peak) for token, peak in chosen_B2[: len(rows)].tolist()]
 
     @torch.no_grad()
     def prefill(
@@ -197,6 +225,7 @@ class DecodeSession:
         self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
     ) -> Tensor:
         """D2: overwrite the step's inputs, bind what is new, replay."""
+        plan.ahead.discard()
         with self.phases.measure("rebind"):
             self._bind(plan, caches)
             rebind(plan.inputs, token_ids, caches)
@@ -205,8 +234,24 @@ class DecodeSession:
         self.counters.replays += 1
         return logits
 
+    def replay_chosen(
+        self,
+        plan: HeldPlan,
+        token_ids: Sequence[Sequence[int]],
+        caches: Sequence[Cache | None],
+        choices: Sequence[RowChoice],
+        after: Sequence[RowChoice] | None,
+    ) -> Tensor:
+        """D2 with a choice of tokens behind it; with ``after`` the next such step is launched as well."""
+        with self.phases.measure("rebind"):
+            self._bind(plan, caches)
+        if plan.step.staged:  # each token is copied back to where it belongs before the next step
+            return choose_now(self.replay(plan, token_ids, caches), choices)
+        return plan.ahead.run(self.decoder, token_ids, caches, choices, after)
+
     def drop(self, plan: HeldPlan) -> None:
         """Give up a plan and everything that it holds."""
+        plan.ahead.discard()
         self._plans = {size: held for size, held in self._plans.items() if held is not plan}
         self.counters.drops += 1
 
@@ -247,6 +292,7 @@ class DecodeSession:
             pool=pool,
             addresses=pool.addresses,
             epoch=self.decoder.weights.epoch,
+            ahead=Ahead(step, inputs, self.counters, self.phases),
         )
         self._plans[batch] = plan
         return plan

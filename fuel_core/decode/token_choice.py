@@ -134,3 +134,9 @@ def choose(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts, ranking: R
     draws_B1 = (choices_B5[:, :1] > 0) & peak_B1.isfinite()
     token_B1 = torch.where(draws_B1, ids.gather(-1, place_B1), best_B1)
     return torch.cat((token_B1.double(), peak_B1), dim=-1)
+
+
+def choose_now(logits_BV: Tensor, rows: Sequence[RowChoice]) -> Tensor:
+    """As :func:`choose`, of logits that are there already; the result is on the host."""
+    choices_B5 = torch.tensor(choice_numbers(rows), dtype=torch.float64, device=logits_BV.device)
+    return choose(logits_BV, choices_B5, ChoiceParts.of(rows)).cpu()

@@ -1,6 +1,7 @@
 """The generation loop: prompts are prefilled row by row, then every row takes one planned step.
 
-A row that ends gives its place to the next prompt; there is no padding.
+A row that ends gives its place to the next prompt; there is no padding. Where it pays, the device chooses
+the tokens and runs a step ahead; what it has no means for, such as penalties, the host does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from fuel_core.decode import DecodeSession
+from fuel_core.decode.token_choice import RowChoice
 from fuel_core.generate.sequence import SequenceState
 
 
@@ -32,6 +34,10 @@ def run_sequences(
         with session.phases.measure("sample"):
             return sequence.accept(logits_V)
 
+    def take(sequence: SequenceState, token: int, peak: float) -> str:
+        with session.phases.measure("sample"):
+            return sequence.take(token, peak)
+
     while True:
         for place, cache in enumerate(session.caches):
             while rows[place] is None and waiting:
@@ -45,12 +51,23 @@ def run_sequences(
         # rows that have nothing left to do stay, idle: another batch size would be another plan
         tokens = [[sequence.token_ids[-1] if sequence else 0] for sequence in rows]
         active = [cache if sequence else None for sequence, cache in zip(rows, session.caches, strict=True)]
-        logits_BV = session.step(tokens, active)
+        choices = _choices(rows, 0) if session.runs_ahead else None
+        if choices is None:
+            logits_BV = session.step(tokens, active)
+        else:
+            chosen = session.step_chosen(tokens, active, choices, _choices(rows, 1))
         for place, running in enumerate(rows):
             if running is not None:
-                text = accept(running, logits_BV[place])
+                text = accept(running, logits_BV[place]) if choices is None else take(running, *chosen[place])
                 rows[place] = None if running.finish_reason else running
                 yield running, text
+
+
+def _choices(rows: Sequence[SequenceState | None], ahead: int) -> list[RowChoice] | None:
+    """How the device chooses the tokens that come after so many others; None where one row's it may not."""
+    choices = [sequence.choice(ahead) if sequence else RowChoice() for sequence in rows]
+    given = [choice for choice in choices if choice is not None]
+    return given if len(given) == len(choices) else None
 
 
 def _shared(held: Sequence[int], prompt: Sequence[int]) -> int:

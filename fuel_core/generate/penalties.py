@@ -12,6 +12,12 @@ import torch
 from fuel_core.generate.sampling import Sampling
 
 
+def changes_logits(sampling: Sampling) -> bool:
+    """Whether :func:`penalise` may return anything but its input."""
+    penalties = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
+    return bool(penalties or sampling.logit_bias)
+
+
 def penalise(
     logits_V: torch.Tensor, sampling: Sampling, prompt: Sequence[int], generated: Sequence[int]
 ) -> torch.Tensor:

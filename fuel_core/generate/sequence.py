@@ -6,8 +6,9 @@ from typing import Literal
 
 import torch
 
+from fuel_core.decode.token_choice import RowChoice
 from fuel_core.errors import RequestError
-from fuel_core.generate.penalties import penalise
+from fuel_core.generate.penalties import changes_logits, penalise
 from fuel_core.generate.sampling import Sampler
 from fuel_core.generate.stop_text import StopText
 from fuel_core.text.detokenizer import Detokenizer
@@ -98,7 +99,30 @@ class SequenceState:
         Raises:
             RequestError: no token can be chosen.
         """
-        token = self._choose(logits_V)
+        return self._append(self._choose(logits_V))
+
+    def choice(self, ahead: int = 0) -> RowChoice | None:
+        """How a device may choose the next token, or one so many further on, from a step's own logits.
+
+        None where the host must, since something changes these logits or records them, or where this
+        continuation has no such token.
+        """
+        place = len(self.token_ids) + ahead
+        holds_back = place < self._stopping.min_tokens and self._stopping.token_ids
+        host_only = self._processors or self._top_logprobs is not None or holds_back
+        if host_only or changes_logits(self._sampler.sampling) or place >= self._stopping.max_tokens:
+            return None
+        return self._sampler.choice(ahead)
+
+    def take(self, token: int, peak: float) -> str:
+        """As :meth:`accept`, where a device has chosen the token by :meth:`choice`.
+
+        Args:
+            peak: the largest logit.
+        """
+        return self._append(self._sampler.count(token, peak))
+
+    def _append(self, token: int) -> str:
         self.token_ids.append(token)
         if token in self._stopping.token_ids:
             self.finish_reason = "stop"

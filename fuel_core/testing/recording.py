@@ -30,6 +30,9 @@ class RecordingBackend:
     def batch_size(self, rows: int, device: torch.device) -> int:
         return rows
 
+    def runs_ahead(self, device: torch.device) -> bool:
+        return False
+
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> "_RecordedStep":
         self.events.append("plan")
         return _RecordedStep(self, decoder, pool, inputs)

@@ -131,6 +131,9 @@ class CompiledStep:
                 raise error.inner_exception from None
             raise
 
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+        return lambda: follow(self.replay())
+
 
 class CompiledBackend:
     """Compiles each structure of layer once; on CUDA the step is captured besides.
@@ -155,6 +158,9 @@ class CompiledBackend:
 
     def batch_size(self, rows: int, device: torch.device) -> int:
         return self._captured.batch_size(rows, device) if device.type == "cuda" else rows
+
+    def runs_ahead(self, device: torch.device) -> bool:
+        return device.type == "cuda"
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
         if decoder.device.type == "cuda":

@@ -1,6 +1,6 @@
 """What the driver asks of a backend."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -39,6 +39,14 @@ class HeldStep(Protocol):
             TopologyChanged: what the plan was captured on is gone.
         """
 
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+        """Return what replays the step and runs ``follow`` on its logits, with one result of a fixed
+        shape that the next call overwrites. It reads nothing on the host.
+
+        Where the backend captures, ``follow`` is captured too; that may run it. The step must not be
+        ``staged`` when the result is called.
+        """
+
 
 class Backend(Protocol):
     """A way of planning and replaying a step."""
@@ -47,6 +55,12 @@ class Backend(Protocol):
 
     def batch_size(self, rows: int, device: torch.device) -> int:
         """The batch size, at least ``rows``, in which a step of so many rows runs; idle rows fill it."""
+
+    def runs_ahead(self, device: torch.device) -> bool:
+        """Whether generation lets the device choose its tokens and launches a step before it knows them.
+
+        That pays where the host waits for the device.
+        """
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
         """Plan the step over static ``inputs``, which the driver overwrites before each replay.

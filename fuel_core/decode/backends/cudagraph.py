@@ -83,6 +83,27 @@ class CapturedStep:
         rows.store()
         return graph.output
 
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+        """A second graph behind the step's own, which stays as it is; where it cannot be captured,
+        ``follow`` runs operation by operation, after one warning."""
+        step, logits_BV = self._graph, self._graph.output
+        try:
+            tail = capture(self._device, lambda: follow(logits_BV))
+        except Exception as error:
+            why = reason(error, self._decoder)
+        else:
+            self.captures += 1
+
+            def launch() -> Tensor:
+                step.replay()
+                tail.replay()
+                return tail.output
+
+            return launch
+        self._device.release()
+        self._fallback.choice(why, self._decoder, self._inputs)
+        return lambda: follow(self.replay())
+
     def _prepare_staging(self, foreign: CachePool) -> None:
         """Capture the graph of foreign caches; where that fails they are served eagerly."""
         try:
@@ -144,6 +165,9 @@ class CudaGraphBackend:
 
     def batch_size(self, rows: int, device: torch.device) -> int:
         return next((size for size in BATCH_SIZES if size >= rows), rows)
+
+    def runs_ahead(self, device: torch.device) -> bool:
+        return True
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
         """Capture the step.

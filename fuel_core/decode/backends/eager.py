@@ -1,6 +1,6 @@
 """The eager backend: the held step is the decoder's own step over bound buffers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ class EagerStep:
     def replay(self) -> Tensor:
         return eager_body(self.decoder, self.decoder.tables, self.inputs, self.buffers)
 
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+        return lambda: follow(self.replay())
+
 
 class EagerBackend:
     """Plans by binding alone; for every device and batch size."""
@@ -37,6 +40,9 @@ class EagerBackend:
 
     def batch_size(self, rows: int, device: torch.device) -> int:
         return rows
+
+    def runs_ahead(self, device: torch.device) -> bool:
+        return False
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> EagerStep:
         return EagerStep(decoder, pool, inputs)

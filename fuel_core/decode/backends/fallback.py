@@ -49,6 +49,16 @@ class Fallback:
         )
         return EagerStep(decoder, pool, inputs)
 
+    def choice(self, why: str, decoder: Decoder, inputs: StepInputs) -> None:
+        """Warn that the choice of tokens behind a step could not be captured, though the step was."""
+        warnings.warn(
+            f"{decoder.plan.family}: backend {self._backend!r} cannot capture the choice of tokens of "
+            f"{inputs.rows_B.shape[0]} row(s): {why}. It runs operation by operation behind the step: "
+            "slower, with the same results",
+            FuelWarning,
+            stacklevel=2,
+        )
+
 
 def lasting(error: Exception) -> bool:
     """Whether a step of fewer rows would fail too."""

@@ -1,7 +1,7 @@
 """What capturing asks of a device, and the one implementation: CUDA graphs.
 
-All calls of ``torch.cuda`` that decoding makes stand here, so that the rest runs, and is tested,
-without a GPU.
+All calls of ``torch.cuda`` that decoding makes stand here and in ``transfer``, so that the rest runs,
+and is tested, without a GPU.
 
 Source: the rules of CUDA graphs as torch's documentation states them ("CUDA semantics").
 """
