@@ -11,6 +11,7 @@ from fuel_core.decode.backends import (
 )
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.session import PREFILL_CHUNK_TOKENS, DecodeSession
+from fuel_core.decode.token_choice import RowChoice
 
 __all__ = [
     "PREFILL_CHUNK_TOKENS",
@@ -22,6 +23,7 @@ __all__ = [
     "EagerBackend",
     "HeldStep",
     "PhaseTimes",
+    "RowChoice",
     "backend_named",
     "default_backend",
 ]

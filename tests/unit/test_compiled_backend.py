@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fuel_core.decode import CompiledBackend, CudaGraphBackend, DecodeSession
 from fuel_core.decode.backends.compiled import CompiledBody, planned
 from fuel_core.decode.backends.eager import EagerStep
+from fuel_core.decode.token_choice import RowChoice
 from fuel_core.errors import FuelWarning, ReplanError
 from fuel_core.family import Family
 from fuel_core.testing import Case, checks
@@ -165,6 +166,25 @@ def test_on_cuda_the_compiled_layers_are_captured(case: Case, graphs: Graphs) ->
     assert (len(graphs), device.batches, session.counters.captures) == (1, [1, 1], 2)
     on_cuda = torch.device("cuda")
     assert [CompiledBackend().batch_size(3, place) for place in (on_cuda, torch.device("cpu"))] == [4, 3]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_chosen_tokens_are_eagers(case: Case, graphs: Graphs, capturing: bool) -> None:
+    """The layers are compiled once, for the step; on a tape the choice behind it is captured as it is."""
+    device = TapeDevice()
+    backend = CudaGraphBackend(planned(CompiledBody()), "compiled", lambda _: device)
+    session = case.session(backend=backend if capturing else CompiledBackend())
+    eager, choices = case.session(), [RowChoice()]
+    token = int(session.prefill([5, 9, 40]).argmax())
+    eager.prefill([5, 9, 40])
+    for _ in range(12):
+        wanted = int(eager.step([[token]])[0].argmax())
+        ((token, _),) = session.step_chosen([[token]], session.caches, choices, choices)
+        assert token == wanted
+    assert (len(graphs), session.counters.plans, session.counters.discards) == (1, 1, 0)
+    assert device.batches == ([1, 1] if capturing else [])
+    places = (torch.device("cuda"), torch.device("cpu"))
+    assert [CompiledBackend().runs_ahead(place) for place in places] == [True, False]
 
 
 class Branching(nn.Module):

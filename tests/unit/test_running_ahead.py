@@ -168,8 +168,12 @@ def step_otherwise(session: DecodeSession) -> None:
     session.step([[3]])
 
 
+def end_here(session: DecodeSession) -> None:
+    """The next token is another one than was chosen."""
+
+
 @pytest.mark.parametrize(
-    "happens", [forget_the_end, begin_anew, rewrite_to_the_same_length, step_otherwise, lambda _: None]
+    "happens", [forget_the_end, begin_anew, rewrite_to_the_same_length, step_otherwise, end_here]
 )
 def test_a_discarded_step_leaves_no_trace(
     case: Case, backend: Backend, happens: Callable[[DecodeSession], None]
@@ -181,13 +185,13 @@ def test_a_discarded_step_leaves_no_trace(
     for _ in range(6):
         rows.step()
     happens(session)
-    other = next(t for t in range(90) if t != rows.tokens[0][-1])
-    before = session.counters.discards
-    ((token, peak),) = session.step_chosen([[other]], session.caches, GREEDY, GREEDY)
+    newest = rows.tokens[0][-1]
+    asked = newest if happens is not end_here else (newest + 1) % 90
+    ((token, peak),) = session.step_chosen([[asked]], session.caches, GREEDY, GREEDY)
     wanted = case.one_shot(session.caches[0].token_ids)[-1]
     assert token == int(wanted.argmax())
     assert peak == pytest.approx(float(wanted.max()), rel=1e-9)
-    assert session.counters.discards == (before if happens is step_otherwise else before + 1)
+    assert session.counters.discards == 1
     check_goes_on(case, session, session.caches[0])
 
 
@@ -239,6 +243,30 @@ def test_rows_in_another_order_are_another_request(case: Case, backend: Backend)
     chosen = session.step_chosen(newest, (second, first), GREEDY * 2)
     for cache, (token, _) in zip((second, first), chosen, strict=True):
         assert token == int(case.one_shot(cache.token_ids)[-1].argmax())
+
+
+def test_a_row_that_moves_to_an_idle_place_is_another_request(case: Case, backend: Backend) -> None:
+    session = case.session(2, backend=backend)
+    cache, choices = session.caches[0], GREEDY * 2
+    token = int(session.prefill(PROMPT, cache).argmax())
+    for place in (0, 0, 1, 1, 0):
+        caches = (cache, None) if place == 0 else (None, cache)
+        chosen = session.step_chosen([[token], [token]], caches, choices, choices)
+        token = chosen[place][0]
+        assert token == int(case.one_shot(cache.token_ids)[-1].argmax())
+    assert session.counters.discards == 2
+
+
+def test_an_idle_row_stays_where_it_is(case: Case, backend: Backend) -> None:
+    """Else it would attend to ever more of the spare row, at the cost of a row that runs."""
+    session = case.session(2, backend=backend)
+    caches, choices = (None, session.caches[0]), GREEDY * 2
+    token = int(session.prefill(PROMPT).argmax())
+    for _ in range(4):
+        token = session.step_chosen([[0], [token]], caches, choices, choices)[1][0]
+    plan = session.held_plan(caches)
+    assert plan is not None
+    assert plan.inputs.positions_BT.tolist() == [[0], [len(PROMPT) + 5]], "of the step after the launched one"
 
 
 # Limits.
