@@ -7,7 +7,7 @@ Source: the order and the kept sets are those of the logits warpers of transform
 temperature, top-k, top-p, min-p.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,13 +69,19 @@ def choice_numbers(rows: Sequence[RowChoice]) -> list[tuple[float, ...]]:
     ]
 
 
-Ranking = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""(scores_BV, top_k_B1) -> the least score that top-k keeps ``[B, 1]``; the scores in ascending order, those
-below it as -inf; their ids. Of equal scores the lower id comes first; ids of -inf are any."""
+def scaled(logits_BV: Tensor, temperature_B1: Tensor) -> Tensor:
+    """Scores in float32: the largest of a row is 0, and no temperature overflows; the others sink to -inf."""
+    scores = logits_BV.to(torch.float32)
+    scores = scores - scores.amax(-1, keepdim=True)
+    return scores / temperature_B1.to(torch.float32).clamp(min=_SMALLEST_TEMPERATURE)
 
 
 def rank(scores_BV: Tensor, top_k_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The ranking of any number of rows: sorts all scores. ``top_k`` 0 keeps all."""
+    """The least score that top-k keeps ``[B, 1]``; the scores in ascending order, those below it as -inf;
+    their ids.
+
+    Of equal scores the lower id comes first; ids of -inf are any. ``top_k`` 0 keeps all.
+    """
     vocabulary = scores_BV.shape[-1]
     ascending_BN, ids_BN = scores_BV.sort(dim=-1, stable=True)
     place_B1 = (vocabulary - top_k_B1).clamp(min=0).masked_fill(top_k_B1 == 0, 0)
@@ -83,22 +89,17 @@ def rank(scores_BV: Tensor, top_k_B1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return floor_B1, ascending_BN.masked_fill(ascending_BN < floor_B1, -torch.inf), ids_BN
 
 
-def candidates(
-    logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts, ranking: Ranking = rank
-) -> tuple[Tensor, Tensor]:
+def candidates(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts) -> tuple[Tensor, Tensor]:
     """The ids that may be drawn and their scores, float32 ``[B, N]``; -inf where one may not be.
 
     A row under top-p has them in ascending order, another one by id. Its largest logit must be finite.
     """
     temperature_B1, top_k_B1, cut_B1, min_p_B1, _ = choices_B5.split(1, dim=-1)
     cut_B1 = cut_B1.to(torch.float32)
-    scores = logits_BV.to(torch.float32)
-    # With the maximum at 0 no temperature overflows: the best token keeps 0, the others sink to -inf.
-    scores = scores - scores.amax(-1, keepdim=True)
-    scores = scores / temperature_B1.to(torch.float32).clamp(min=_SMALLEST_TEMPERATURE)
+    scores = scaled(logits_BV, temperature_B1)
     ids = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
     if parts.top_k or parts.top_p:
-        floor_B1, ascending, order = ranking(scores, top_k_B1.to(torch.int64))
+        floor_B1, ascending, order = rank(scores, top_k_B1.to(torch.int64))
         scores = scores.masked_fill(scores < floor_B1, -torch.inf)
     if parts.top_p:
         mass = ascending.softmax(-1).cumsum(-1)
@@ -111,7 +112,7 @@ def candidates(
     return ids, scores
 
 
-def choose(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts, ranking: Ranking = rank) -> Tensor:
+def choose(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts) -> Tensor:
     """Choose a token for each row.
 
     Of equal maxima, the most probable token is the one of the lowest id. NaN counts as the maximum, so that
@@ -125,7 +126,7 @@ def choose(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts, ranking: R
     peak_B1 = logits_BV.gather(-1, best_B1).double()
     if not parts.draw:
         return torch.cat((best_B1.double(), peak_B1), dim=-1)
-    ids, scores = candidates(logits_BV, choices_B5, parts, ranking)
+    ids, scores = candidates(logits_BV, choices_B5, parts)
     mass = scores.double().softmax(-1).cumsum(-1)
     # Below the total mass even after rounding: the number is at most 1 - 2**-53.
     target_B1 = choices_B5[:, 4:] * mass[:, -1:]

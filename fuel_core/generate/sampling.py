@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fuel_core.decode.token_choice import ChoiceParts, RowChoice, candidates, choice_numbers, choose, rank
+from fuel_core.decode.token_choice import ChoiceParts, RowChoice, candidates, choice_numbers, choose, scaled
 from fuel_core.errors import GeometryError, RequestError
 
 _CHOICE_STRIDE = 0x9E3779B97F4A7C15
@@ -134,9 +134,10 @@ class Sampler:
         if logits_V.ndim != 1 or logits_V.numel() == 0:
             raise GeometryError(f"logits of one position expected, got shape {tuple(logits_V.shape)}")
         row = self.choice()
-        choices_B5 = _choices_B5(row, logits_V.device)
-        token, peak = choose(logits_V[None], choices_B5, ChoiceParts.of([row]), _rank_one)[0].tolist()
-        return self.count(int(token), peak)
+        ids = _kept_by_top_k(logits_V, row)
+        few = logits_V if ids is None else logits_V[ids]
+        place, peak = choose(few[None], _choices_B5(row, few.device), ChoiceParts.of([row]))[0].tolist()
+        return self.count(int(place) if ids is None else int(ids[int(place)]), peak)
 
     def _number(self, ahead: int) -> float:
         while len(self._numbers) <= ahead:
@@ -155,10 +156,12 @@ def survivors(logits_V: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor,
     if sampling.temperature == 0:
         raise RequestError("temperature 0 takes the most probable token; nothing is drawn")
     row = _row_choice(sampling, 0.0)
-    choices_B5 = _choices_B5(row, logits_V.device)
-    ids_BN, scores_BN = candidates(logits_V[None], choices_B5, ChoiceParts.of([row]), _rank_one)
-    kept = scores_BN > -torch.inf
-    return ids_BN[kept], scores_BN[kept]
+    ids = _kept_by_top_k(logits_V, row)
+    few = logits_V if ids is None else logits_V[ids]
+    places_BN, scores_BN = candidates(few[None], _choices_B5(row, few.device), ChoiceParts.of([row]))
+    drawable = scores_BN > -torch.inf
+    places = places_BN[drawable]
+    return places if ids is None else ids[places], scores_BN[drawable]
 
 
 def _row_choice(sampling: Sampling, number: float) -> RowChoice:
@@ -175,21 +178,13 @@ def _choices_B5(row: RowChoice, device: torch.device) -> torch.Tensor:
     return torch.tensor(choice_numbers([row]), dtype=torch.float64, device=device)
 
 
-def _rank_one(
-    scores_BV: torch.Tensor, top_k_B1: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As :func:`rank` does for one row, sorting only what top-k keeps: on a CPU 11 ms less in a
-    vocabulary of 150,000."""
-    vocabulary, top_k = scores_BV.shape[-1], int(top_k_B1)
-    if not 0 < top_k < vocabulary:
-        return rank(scores_BV, top_k_B1)
-    floor_B1 = scores_BV.topk(top_k).values[:, -1:]
-    kept = (scores_BV >= floor_B1).nonzero()[:, 1]
-    values, order = scores_BV[0, kept].sort(stable=True)
-    dropped = vocabulary - len(kept)
-    ascending_BN = torch.cat((values.new_full((dropped,), -torch.inf), values))
-    ids_BN = torch.cat((kept.new_zeros(dropped), kept[order]))
-    return floor_B1, ascending_BN[None], ids_BN[None]
+def _kept_by_top_k(logits_V: torch.Tensor, row: RowChoice) -> torch.Tensor | None:
+    """The ids that top-k keeps, or None for all: on a CPU it is they alone that are worth sorting."""
+    if row.temperature == 0 or not 0 < row.top_k < len(logits_V):
+        return None
+    scores = scaled(logits_V, torch.tensor(row.temperature, dtype=torch.float64))
+    ids = (scores >= scores.topk(row.top_k).values[-1]).nonzero()[:, 0]
+    return ids if len(ids) else None  # none where a logit is no number, which the choice itself reports
 
 
 def _is_integer(value: object) -> bool:
