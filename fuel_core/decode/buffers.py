@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from fuel_core.cache import Cache, CachePool
+from fuel_core.decode.transfer import upload
 from fuel_core.step import StepInputs
 
 
@@ -52,9 +53,10 @@ def append_inputs(
 
 
 def rebind(buffers: StepInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
-    """Overwrite static ``buffers`` with the inputs of this token: four tiny copies."""
+    """Overwrite static ``buffers`` with the inputs of this token: four tiny copies, and no wait for what
+    the device was given to do before."""
     fresh = append_inputs(token_ids, caches, torch.device("cpu"))
-    buffers.token_ids_BT.copy_(fresh.token_ids_BT)
-    buffers.positions_BT.copy_(fresh.positions_BT)
-    buffers.rows_B.copy_(fresh.rows_B)
-    buffers.rope_regime_B.copy_(fresh.rope_regime_B)
+    upload(buffers.token_ids_BT, fresh.token_ids_BT)
+    upload(buffers.positions_BT, fresh.positions_BT)
+    upload(buffers.rows_B, fresh.rows_B)
+    upload(buffers.rope_regime_B, fresh.rope_regime_B)

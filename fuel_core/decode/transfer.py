@@ -1,18 +1,15 @@
 """Copies between host and device that nobody waits for before their content is needed."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 
-def upload(target: Tensor, values: Sequence[Sequence[float]]) -> None:
-    """Overwrite a device tensor, after what the device has been given to do before.
+def upload(target: Tensor, values: Tensor) -> None:
+    """Overwrite a device tensor with values of the host, after what the device was given to do before.
 
     From pinned memory, since a copy from other memory waits until the device is done with all of that.
     """
-    pinned = target.device.type == "cuda"
-    target.copy_(torch.tensor(values, dtype=target.dtype, pin_memory=pinned), non_blocking=True)
+    target.copy_(values.pin_memory() if target.device.type == "cuda" else values, non_blocking=True)
 
 
 class Readback:
