@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fuel_core.blocks import Decoder
 from fuel_core.decode import DecodeSession
 from fuel_core.errors import FuelWarning
-from fuel_core.generate.penalties import penalise
+from fuel_core.generate.penalties import changes_logits, penalise
 from fuel_core.generate.sampling import Sampler, Sampling
 from fuel_core.step import LayerStep
 
@@ -65,6 +65,7 @@ def session_checks(bench: Bench) -> list[Check]:
     if "cudagraph" in bench.backends:
         for title, check in (
             ("batch sizes planned ahead serve every number of rows", planned_ahead),
+            ("tokens chosen behind the step, one step ahead of the host, are D1's", chosen_ahead),
             ("a layer that reads a value is warned of once and runs eagerly", reading_layer),
         ):
             run = partial(check, bench, "cudagraph")
@@ -219,6 +220,40 @@ def sampled_tokens(bench: Bench, backend: str, findings: Findings) -> None:
         differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
         findings.equal(f"{name}: tokens that differ", differing, 0)
     findings.equal("plans", session.counters.plans, 1)
+
+
+def chosen_ahead(bench: Bench, backend: str, findings: Findings) -> None:
+    """The host sampler's tokens of each recipe that the device covers, and what a discarded step leaves."""
+    decoder, session = _decoder(bench), None
+    for name, sampling in SAMPLINGS.items():
+        if changes_logits(sampling):
+            continue
+        session = session or bench.session(decoder, backend)
+        twin, prompt = EagerTwin(decoder), _tokens(5)[:PREFILLED]
+        theirs = _sampled(sampling, prompt, twin.prefill, twin.step)
+        sampler = Sampler(sampling)
+        session.caches[0].reset()
+        ours = [sampler(session.prefill(prompt))]
+        while len(ours) < DECODED:
+            ((token, peak),) = session.step_chosen(
+                [ours[-1:]], session.caches[:1], [sampler.choice()], [sampler.choice(1)]
+            )
+            ours.append(sampler.count(token, peak))
+        differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        findings.equal(f"{name}: tokens that differ", differing, 0)
+        # the step under way is not the one that is asked for now
+        findings.require(torch.equal(session.step([[1]])[0], _after(decoder, prompt, ours[:-1])), name)
+    assert session is not None, "no recipe is covered"
+    findings.equal("plans", session.counters.plans, 1)
+    findings.require(session.counters.discards > 0, "vacuous: nothing was launched ahead")
+
+
+def _after(decoder: Decoder, prompt: list[int], tokens: list[int]) -> Tensor:
+    twin = EagerTwin(decoder)
+    twin.prefill(prompt)
+    for token in tokens:
+        twin.step([token])
+    return twin.step([1])[0]
 
 
 def _sampled(
