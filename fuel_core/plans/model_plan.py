@@ -98,12 +98,14 @@ class LatentAttentionPlan:
 
         Expanded, each cached token costs K(N + V) multiplications a head once and N + R + V for each
         query; absorbed, 2K + R for each query. So few queries absorb and many expand, however many
-        tokens are cached: V2-Lite's break-even is at 170 tokens a step.
+        tokens are cached. Multiplications of attention count twice, as they take twice as long as those
+        of a plain product: V2-Lite's break-even is at 85 tokens a step, and measured between 64 and 128
+        (``benchmarks/mla.py``).
         """
         if self.form != "auto":
             return self.form == "absorbed"
         outputs = self.nope_dim + self.value_dim
-        return tokens * (2 * self.kv_rank - outputs) < self.kv_rank * outputs
+        return 2 * tokens * (2 * self.kv_rank - outputs) < self.kv_rank * outputs
 
     def __str__(self) -> str:
         query = "plain q" if self.q_rank is None else f"q through {self.q_rank}"

@@ -89,6 +89,7 @@ class BundledCheckpoint:
         stored = load(self.family, device="cpu")
         assert stored.plan.numerics.weights is torch.bfloat16
         tokens = [model.tokenizer.encode(VERSES[0])]
-        exact, rounded = model.forward(tokens), stored.forward(tokens)
-        # bfloat16 keeps 8 bits: 2**-8 of logits of about 10, a few times over
-        assert (exact - rounded).abs().max() < 0.03 * exact.abs().max()
+        exact, rounded = (each.forward(tokens).log_softmax(-1) for each in (model, stored))
+        # of distributions, not of logits: a near tie of two experts moves single logits by whole units
+        divergence = (exact.exp() * (exact - rounded)).sum(-1)
+        assert divergence.max() < 0.02, "in nats; bfloat16 alone costs a few thousandths"

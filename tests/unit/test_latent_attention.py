@@ -206,8 +206,8 @@ def test_operations_are_registered_whole(rank: int) -> None:
 
 class TestWhichForm:
     def test_one_token_absorbs_and_a_prompt_expands(self) -> None:
-        """K(N + V) / (2K - N - V) = 512 * 256 / 768 = 170.67 tokens is V2-Lite's break-even."""
-        assert [LITE.absorbs(tokens) for tokens in (1, 170, 171, 512)] == [True, True, False, False]
+        """K(N + V) / 2(2K - N - V) = 512 * 256 / 1536 = 85.33 tokens is V2-Lite's break-even."""
+        assert [LITE.absorbs(tokens) for tokens in (1, 85, 86, 512)] == [True, True, False, False]
 
     def test_a_latent_of_few_dimensions_always_absorbs(self) -> None:
         assert replace(LITE, kv_rank=128).absorbs(100_000)
@@ -218,13 +218,14 @@ class TestWhichForm:
         assert {plan.absorbs(tokens) for tokens in (1, 512)} == {form == "absorbed"}
 
     def test_multiplications_are_counted_right(self) -> None:
-        """The rule against a count of every product of both forms, over 1,000 cached tokens."""
+        """The rule against a count of every product of both forms, over 1,000 cached tokens; those of
+        attention count twice."""
 
         def products(absorbed: bool, tokens: int) -> int:
             a_query = 2 * 512 + 64 if absorbed else 128 + 64 + 128
-            return 16 * 1000 * (a_query * tokens + (0 if absorbed else 512 * (128 + 128)))
+            return 16 * 1000 * (2 * a_query * tokens + (0 if absorbed else 512 * (128 + 128)))
 
-        for tokens in (1, 100, 170, 171, 400):
+        for tokens in (1, 50, 85, 86, 400):
             assert LITE.absorbs(tokens) == (products(True, tokens) < products(False, tokens))
 
 
