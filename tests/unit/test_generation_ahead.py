@@ -44,7 +44,19 @@ class AheadBackend(EagerBackend):
         {"sampling": Sampling(temperature=1.4, seed=3), "logprobs": 2},
         {"processors": [lambda logits, prompt, generated: -logits]},
     ],
-    ids=str,
+    ids=[
+        "greedy",
+        "two",
+        "filters",
+        "min_tokens",
+        "stop strings",
+        "stop tokens",
+        "repetition",
+        "presence",
+        "bias",
+        "logprobs",
+        "processors",
+    ],
 )
 def test_gives_the_same_choices(model: LanguageModel, settings: dict[str, object]) -> None:
     asked = GenerationSettings(max_tokens=12, **settings)  # type: ignore[arg-type]
