@@ -44,11 +44,15 @@ class DecodeSession:
         strict: after a batch size was planned once, planning it again is an error.
 
     One call at a time: a second thread's is refused while the first one's runs.
+
+    Raises:
+        RequestError: the backend cannot serve the model's device.
     """
 
     def __init__(
         self, decoder: Decoder, caches: Sequence[Cache], backend: Backend, *, strict: bool = False
     ) -> None:
+        backend.batch_size(len(caches), decoder.device)  # refuses its device before anything runs
         self.decoder = decoder
         self.backend = backend
         self.strict = strict

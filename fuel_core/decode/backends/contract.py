@@ -54,7 +54,11 @@ class Backend(Protocol):
     name: str
 
     def batch_size(self, rows: int, device: torch.device) -> int:
-        """The batch size, at least ``rows``, in which a step of so many rows runs; idle rows fill it."""
+        """The batch size, at least ``rows``, in which a step of so many rows runs; idle rows fill it.
+
+        Raises:
+            RequestError: the backend cannot serve the device.
+        """
 
     def runs_ahead(self, device: torch.device) -> bool:
         """Whether generation lets the device choose its tokens and launches a step before it knows them.

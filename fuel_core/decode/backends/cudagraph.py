@@ -164,17 +164,18 @@ class CudaGraphBackend:
         self._devices: dict[torch.device, GraphDevice] = {}
 
     def batch_size(self, rows: int, device: torch.device) -> int:
+        if self._graphs is None and device.type != "cuda":
+            raise RequestError(
+                f"backend {self.name!r} needs a CUDA device and the model is on {device}; choose 'compiled' "
+                "or 'eager'"
+            )
         return next((size for size in BATCH_SIZES if size >= rows), rows)
 
     def runs_ahead(self, device: torch.device) -> bool:
         return True
 
     def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
-        """Capture the step.
-
-        Raises:
-            RequestError: the model is on no CUDA device.
-        """
+        """Capture the step."""
         device = self._device(decoder.device)
         if self._fallback.serves(decoder):
             return EagerStep(decoder, pool, inputs)
@@ -187,11 +188,6 @@ class CudaGraphBackend:
         return self._fallback.step(why, lasts, decoder, pool, inputs)
 
     def _device(self, device: torch.device) -> GraphDevice:
-        if self._graphs is None and device.type != "cuda":
-            raise RequestError(
-                f"backend {self.name!r} needs a CUDA device and the model is on {device}; choose 'compiled' "
-                "or 'eager'"
-            )
         if device not in self._devices:
             self._devices[device] = CudaGraphs(device) if self._graphs is None else self._graphs(device)
         return self._devices[device]
