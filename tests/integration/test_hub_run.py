@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,11 @@ def test_ctrl_c_ends_a_download_at_once_and_leaves_nothing_to_trust(
     hub.push(REPO, {"config.json": b"{}", "model.safetensors": weights})
     hub.chunk_delay_s = 1.0  # a minute for the weights
     process = subprocess.Popen(
-        (*FUEL, "run", REPO, *PROMPT), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        (*FUEL, "run", REPO, *PROMPT),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's `&` ignores it
     )
     cache = tmp_path / "hf" / "hub"
     while "model.safetensors" not in hub.fetched():

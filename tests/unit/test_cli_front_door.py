@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,11 @@ def test_an_interruption_is_status_130_and_silent() -> None:
         "a.main()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, "wait"], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, "wait"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's `&` ignores it
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waiting\n"
