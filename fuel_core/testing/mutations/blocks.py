@@ -13,13 +13,11 @@ from fuel_core.plans.model_plan import AttentionPlan, GatedMLPPlan, LatentAttent
 from fuel_core.testing.mutations.mutation import CoreMutation
 
 
-def _attentions(plan: ModelPlan) -> list[AttentionPlan]:
-    return [layer.mixer for layer in plan.layers if isinstance(layer.mixer, AttentionPlan)]
-
-
 def _has_bias(plan: ModelPlan) -> bool:
-    latent = [layer.mixer for layer in plan.layers if isinstance(layer.mixer, LatentAttentionPlan)]
-    return any(mixer.qkv_bias for mixer in _attentions(plan)) or any(mixer.bias for mixer in latent)
+    mixers = [layer.mixer for layer in plan.layers]
+    return any(mixer.qkv_bias for mixer in mixers if isinstance(mixer, AttentionPlan)) or any(
+        mixer.bias for mixer in mixers if isinstance(mixer, LatentAttentionPlan)
+    )
 
 
 def _drop_biases(patch: pytest.MonkeyPatch) -> None:
