@@ -15,11 +15,10 @@ from torch import Tensor
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache
 from fuel_core.decode.backends import HeldStep
-from fuel_core.decode.buffers import rebind
+from fuel_core.decode.buffers import StaticInputs, rebind
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.token_choice import CHOICE_NUMBERS, ChoiceParts, RowChoice, choice_numbers, choose
 from fuel_core.decode.transfer import Readback, upload
-from fuel_core.step import StepInputs
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Flight:
 class Ahead:
     """Chooses tokens behind a held step, and runs one step ahead."""
 
-    def __init__(self, step: HeldStep, inputs: StepInputs, counters: Counters, phases: PhaseTimes) -> None:
+    def __init__(self, step: HeldStep, inputs: StaticInputs, counters: Counters, phases: PhaseTimes) -> None:
         device, batch = inputs.rows_B.device, inputs.rows_B.shape[0]
         self._step, self._inputs, self._counters, self._phases = step, inputs, counters, phases
         self._choices_B5 = torch.zeros((batch, CHOICE_NUMBERS), dtype=torch.float64, device=device)

@@ -1,33 +1,33 @@
-"""The static buffers that a held step reads, and the one way to overwrite them."""
+"""The inputs of a step: those that a held step reads lie at fixed places, and one copy overwrites them.
+
+Letters: B rows, T new tokens.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fuel_core.cache import Cache, CachePool
 from fuel_core.decode.transfer import upload
 from fuel_core.step import StepInputs
 
 
-def step_inputs(
-    token_ids: Sequence[Sequence[int]],
-    starts: Sequence[int],
-    rows: Sequence[int],
-    regimes: Sequence[int],
-    device: torch.device,
-) -> StepInputs:
-    """Freshly allocated inputs of a step that writes ``token_ids[b]`` from position ``starts[b]`` on."""
-    tokens = len(token_ids[0])
+@dataclass(frozen=True)
+class StaticInputs(StepInputs):
+    """The four inputs of a single-token step as views of one tensor.
 
-    def tensor(values: object) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+    Attributes:
+        packed_4B: int64: of each row its token, position, pool row and RoPE regime.
+    """
 
-    return StepInputs(
-        token_ids_BT=tensor(token_ids),
-        positions_BT=tensor([range(start, start + tokens) for start in starts]),
-        rows_B=tensor(rows),
-        rope_regime_B=tensor(regimes),
-    )
+    packed_4B: Tensor
+
+    @classmethod
+    def of(cls, packed_4B: Tensor) -> "StaticInputs":
+        tokens_B, positions_B, rows_B, regimes_B = packed_4B.unbind()
+        return cls(tokens_B[:, None], positions_B[:, None], rows_B, regimes_B, packed_4B)
 
 
 def pool_of(caches: Sequence[Cache | None]) -> CachePool:
@@ -36,27 +36,34 @@ def pool_of(caches: Sequence[Cache | None]) -> CachePool:
 
 
 def append_inputs(
-    token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], device: torch.device
-) -> StepInputs:
-    """Freshly allocated inputs of a step that appends ``token_ids[b]`` to ``caches[b]``.
+    token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], pool: CachePool
+) -> StaticInputs:
+    """Freshly allocated inputs of a step that appends one token to each cache of ``pool``.
 
-    An idle row, where there is no cache, writes to the pool's spare row from its start on.
+    An idle row, where there is no cache, writes to the pool's spare row, at its start.
     """
-    spare = pool_of(caches).spare_row
-    return step_inputs(
-        token_ids,
-        [0 if cache is None else cache.length for cache in caches],
-        [spare if cache is None else cache.row for cache in caches],
-        [0 if cache is None else cache.regime for cache in caches],
-        device,
+    return StaticInputs.of(_packed(token_ids, caches, pool).to(pool.device))
+
+
+def rebind(buffers: StaticInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
+    """Overwrite static ``buffers`` with the inputs of this token: one tiny copy, and no wait for what
+    the device was given to do before."""
+    upload(buffers.packed_4B, _packed(token_ids, caches, pool_of(caches)))
+
+
+def prefill_inputs(cache: Cache, token_ids: Sequence[int], start: int) -> StepInputs:
+    """Freshly allocated inputs of a step that writes tokens of one row from position ``start`` on."""
+    device = cache.pool.device
+    return StepInputs(
+        token_ids_BT=torch.tensor([token_ids], dtype=torch.int64, device=device),
+        positions_BT=torch.arange(start, start + len(token_ids), device=device)[None],
+        rows_B=torch.tensor([cache.row], device=device),
+        rope_regime_B=torch.tensor([cache.regime], device=device),
     )
 
 
-def rebind(buffers: StepInputs, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
-    """Overwrite static ``buffers`` with the inputs of this token: four tiny copies, and no wait for what
-    the device was given to do before."""
-    fresh = append_inputs(token_ids, caches, torch.device("cpu"))
-    upload(buffers.token_ids_BT, fresh.token_ids_BT)
-    upload(buffers.positions_BT, fresh.positions_BT)
-    upload(buffers.rows_B, fresh.rows_B)
-    upload(buffers.rope_regime_B, fresh.rope_regime_B)
+def _packed(token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], pool: CachePool) -> Tensor:
+    """The content of ``packed_4B``, on the host."""
+    spare = (0, pool.spare_row, 0)
+    places = [spare if cache is None else (cache.length, cache.row, cache.regime) for cache in caches]
+    return torch.tensor([[ids[0] for ids in token_ids], *zip(*places, strict=True)])

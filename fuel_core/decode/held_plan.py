@@ -6,7 +6,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import CachePool
 from fuel_core.decode.ahead import Ahead
 from fuel_core.decode.backends import HeldStep
-from fuel_core.step import StepInputs
+from fuel_core.decode.buffers import StaticInputs
 
 
 @dataclass
@@ -23,7 +23,7 @@ class HeldPlan:
 
     key: tuple[object, ...]
     step: HeldStep
-    inputs: StepInputs
+    inputs: StaticInputs
     decoder: Decoder
     pool: CachePool
     addresses: tuple[int, ...]

@@ -15,7 +15,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool, check_geometry
 from fuel_core.decode.ahead import Ahead
 from fuel_core.decode.backends import Backend
-from fuel_core.decode.buffers import append_inputs, pool_of, rebind, step_inputs
+from fuel_core.decode.buffers import StaticInputs, append_inputs, pool_of, prefill_inputs, rebind
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.driver import drive, drive_chosen
 from fuel_core.decode.held_plan import HeldPlan
@@ -28,7 +28,6 @@ from fuel_core.errors import (
     SessionBusy,
     TopologyChanged,
 )
-from fuel_core.step import StepInputs
 
 PREFILL_CHUNK_TOKENS = 512
 """Tokens of one prefill step: large enough to be bound by arithmetic, small enough for its mask."""
@@ -194,11 +193,7 @@ class DecodeSession:
             for size in sorted(sizes, reverse=True):
                 held = self._plans.get(size)
                 if held is None or held.key != self._key(self.pool, size):
-                    spare = self.pool.spare_row
-                    inputs = step_inputs(
-                        [[0]] * size, [0] * size, [spare] * size, [0] * size, self.decoder.device
-                    )
-                    self._plan(self.pool, inputs)
+                    self._plan(self.pool, append_inputs([[0]] * size, [None] * size, self.pool))
 
     # The rungs of the ladder, called by decode/driver.py.
 
@@ -209,8 +204,8 @@ class DecodeSession:
             logits = torch.stack([self._prefill(cache, ids) for ids, cache in rows if cache is not None])
         else:
             self.counters.fallbacks += 1
-            inputs = append_inputs(token_ids, caches, self.decoder.device)
-            hidden = self.decoder.step(inputs, pool_of(caches).layers)
+            pool = pool_of(caches)
+            hidden = self.decoder.step(append_inputs(token_ids, caches, pool), pool.layers)
             logits = self.decoder.logits(hidden[:, -1])
         self.advance(token_ids, caches)
         return logits
@@ -223,7 +218,8 @@ class DecodeSession:
 
     def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> HeldPlan:
         """Plan the step of this batch size; an older plan goes once the new one is there."""
-        return self._plan(pool_of(caches), append_inputs(token_ids, caches, self.decoder.device))
+        pool = pool_of(caches)
+        return self._plan(pool, append_inputs(token_ids, caches, pool))
 
     def replay(
         self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
@@ -274,7 +270,7 @@ class DecodeSession:
         """How many idle rows fill the batch size that the backend runs so many rows in."""
         return self.backend.batch_size(rows, self.decoder.device) - rows
 
-    def _plan(self, pool: CachePool, inputs: StepInputs) -> HeldPlan:
+    def _plan(self, pool: CachePool, inputs: StaticInputs) -> HeldPlan:
         batch = inputs.rows_B.shape[0]
         if self.strict and batch in self._planned_sizes:
             raise ReplanError(
@@ -331,9 +327,7 @@ class DecodeSession:
             for offset in range(0, len(token_ids), chunk_tokens):
                 chunk = token_ids[offset : offset + chunk_tokens]
                 stop = first + offset + len(chunk)
-                inputs = step_inputs(
-                    [chunk], [first + offset], [cache.row], [cache.regime], self.decoder.device
-                )
+                inputs = prefill_inputs(cache, chunk, first + offset)
                 hidden_TM = self.decoder.step(inputs, cache.pool.layers, attended=stop)[0]
                 if all_positions:
                     logits.append(self.decoder.logits(hidden_TM))

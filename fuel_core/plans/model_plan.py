@@ -205,7 +205,7 @@ class ModelPlan:
                     f"the model has {len(self.layers)}"
                 )
 
-    @property
+    @cached_property
     def position_limit(self) -> int:
         """The number of tokens that one sequence may hold; more are refused.
 

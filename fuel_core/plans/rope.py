@@ -9,6 +9,7 @@ Source: RoFormer (arXiv:2104.09864) for the rotation; see ``scaling`` for the sc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -120,7 +121,7 @@ class RopePlan:
     def layers(self) -> int:
         return len(self.per_layer)
 
-    @property
+    @cached_property
     def regimes(self) -> int:
         """The largest number of frequency tables that one recipe has (1, or 2 with LongRoPE)."""
         return max((variant.scaling.regimes for variant in self.variants), default=1)
@@ -139,7 +140,9 @@ class RopePlan:
 
     def regime(self, length: int) -> int:
         """The regime of a sequence that holds ``length`` tokens."""
-        return max([0, *(variant.scaling.regime(length) for variant in self.variants)])
+        if self.regimes == 1:
+            return 0
+        return max(variant.scaling.regime(length) for variant in self.variants)
 
     def variant(self, layer: int) -> RopeVariant | None:
         chosen = self.per_layer[layer]

@@ -19,7 +19,7 @@ from fuel_core.blocks import Decoder
 from fuel_core.cache import Cache, CachePool
 from fuel_core.decode import DecodeSession
 from fuel_core.decode.backends.eager import EagerStep
-from fuel_core.decode.buffers import step_inputs
+from fuel_core.decode.buffers import prefill_inputs
 from fuel_core.errors import FuelError, TopologyChanged
 from fuel_core.registry import Registry
 from fuel_core.rotary import RopeTable
@@ -101,8 +101,8 @@ def pays_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Step, "cached", cached)
 
 
-def starts_every_chunk_at_zero(token_ids: Any, starts: Any, *rest: Any) -> Any:
-    return step_inputs(token_ids, [0 for _ in starts], *rest)
+def starts_every_chunk_at_zero(cache: Any, token_ids: Any, start: int) -> Any:
+    return prefill_inputs(cache, token_ids, 0)
 
 
 def counts_a_call_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ FAULTS = {
     "a prefill drops the plan": Fault(checks.prefill_keeps_the_plan, drops_the_plan_at_a_prefill),
     "every chunk starts at position 0": Fault(
         checks.any_chunk_size_prefills_alike,
-        replaces(fuel_core.decode.session, "step_inputs", starts_every_chunk_at_zero),
+        replaces(fuel_core.decode.session, "prefill_inputs", starts_every_chunk_at_zero),
     ),
     "a call counts twice": Fault(checks.any_chunk_size_prefills_alike, counts_a_call_twice),
     "no layer heeds its window": Fault(

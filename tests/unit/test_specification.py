@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuel_core.step
 from fuel_core.blocks import Attention, Decoder, GatedMLP, normalisation
-from fuel_core.decode.buffers import append_inputs
+from fuel_core.decode.buffers import prefill_inputs
 from fuel_core.family import Family
 from fuel_core.ops.cached import attend_cpu
 from fuel_core.plans import UNBOUNDED, MaskPlan, ModelPlan, RopePlan, YarnScaling, visible
@@ -153,7 +153,7 @@ class TestWhatIsMadeOnceAStep:
         """A kernel that is told "dense" beside a mask that says "window" drops the window where the
         mask is not read."""
         plan, pool = case.plan, case.pool()
-        inputs = append_inputs([list(range(7))], (pool.acquire(),), torch.device("cpu"))
+        inputs = prefill_inputs(pool.acquire(), range(7), 0)
         step: Any = Step.cached(plan, StepTables.of(plan, torch.device("cpu")), inputs, pool.layers, 7)
         positions = torch.arange(7)
         for index in range(4):

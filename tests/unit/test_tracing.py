@@ -31,7 +31,7 @@ def test_fifty_tokens_of_three_prompts_are_one_graph(qwen2: Family, tiny: str) -
         for length, reference in zip((5, 9, 21), session.caches, strict=True):
             cache = pool.acquire()
             for token in case.token_ids(seed=length, count=length + 50):
-                inputs = append_inputs([[token]], (cache,), torch.device("cpu"))
+                inputs = append_inputs([[token]], (cache,), pool)
                 found = compiled(inputs)
                 torch.testing.assert_close(found, session.step([[token]], (reference,)), atol=1e-6, rtol=0)
                 cache.advance([token])

@@ -10,7 +10,7 @@ import fuel_core.decode.buffers
 import fuel_core.decode.driver
 from fuel_core.cache import Cache
 from fuel_core.decode.backends.eager import EagerStep
-from fuel_core.step import StepInputs
+from fuel_core.decode.buffers import StaticInputs
 from fuel_core.testing.mutations.mutation import CoreMutation, Patch
 
 
@@ -20,7 +20,7 @@ def _forget(name: str) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         right = fuel_core.decode.buffers.rebind
 
-        def rebind(buffers: StepInputs, *rest: Any) -> None:
+        def rebind(buffers: StaticInputs, *rest: Any) -> None:
             kept = getattr(buffers, name).clone()
             right(buffers, *rest)
             getattr(buffers, name).copy_(kept)
