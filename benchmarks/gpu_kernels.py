@@ -6,16 +6,19 @@ Letters: B rows, H query heads, G key/value heads, D head dim, C capacity, X lat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import torch
 from gpu_check import Check, Findings, relative_gap
 from torch import Tensor
 
-from fuel_core.ops import apply_experts, attend
+from fuel_core.ops import add_rms_norm, apply_experts, attend, gated, rms_norm
 from fuel_core.ops.cached import attend_reference
 from fuel_core.ops.experts import experts_reference
 from fuel_core.ops.latent import latent_reference
 from fuel_core.plans import UNBOUNDED, ActivationName, visible
+from fuel_core.plans.rope import Layout
+from fuel_core.rotary import RopeRows
 
 C = 1024
 
@@ -111,6 +114,14 @@ def kernel_checks(device: torch.device) -> list[Check]:
             )
             for dtype in (torch.float32, torch.bfloat16)
         ),
+        *(
+            Check(
+                name=f"fused norms, gate and rotation equal their definitions, {_name(dtype)}",
+                run=partial(fused, device, dtype),
+                expected_s=2.0,
+            )
+            for dtype in BOUNDS
+        ),
     ]
 
 
@@ -200,6 +211,33 @@ def experts(device: torch.device, dtype: torch.dtype, findings: Findings) -> Non
             x.double(), gate_up.double(), down.double(), ids, weights.double(), activation
         )
         findings.within(name, relative_gap(found, wanted), _MORE_ROUNDINGS * BOUNDS[dtype])
+
+
+@torch.no_grad()
+def fused(device: torch.device, dtype: torch.dtype, findings: Findings) -> None:
+    """Float64 is never fused, so one function gives both sides."""
+    noise, width = Noise(device, dtype), 896
+    x, y, weight = noise(2, 3, width), noise(2, 3, width), noise(width).float()
+    heads, angles = noise(2, 3, 9, 80)[:, :, 1:6], noise(2, 3, 1, 32).float()
+
+    def within(name: str, found: Tensor, wanted: Tensor) -> None:
+        findings.within(name, relative_gap(found, wanted), BOUNDS[dtype])
+
+    within("norm", rms_norm(x, weight, 0.1), rms_norm(x.double(), weight.double(), 0.1))
+    total, normed = add_rms_norm(x, y, weight, 0.1)
+    findings.require(torch.equal(total, x + y), "a sum is stored otherwise than it is")
+    within("norm of a sum", normed, rms_norm((x + y).double(), weight.double(), 0.1))
+    head_weight = noise(80).float()
+    within(
+        "norm of heads",
+        rms_norm(heads, head_weight, 0.1),
+        rms_norm(heads.double(), head_weight.double(), 0.1),
+    )
+    for name in get_args(ActivationName):
+        within(name, gated(x, name), gated(x.double(), name))
+    for layout in get_args(Layout):
+        rows = RopeRows(angles.cos(), angles.sin(), layout)
+        within(layout, rows.rotate(heads), rows.rotate(heads.double()))
 
 
 class Noise:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fuel_core.ops.kernels import fuses
 from fuel_core.plans.rope import Layout, RopeVariant
 
 
@@ -58,6 +59,10 @@ class RopeRows:
 
     def rotate(self, x_BTHD: Tensor) -> Tensor:
         """Rotate the first R dimensions of each head; the others pass. Keeps the dtype."""
+        if fuses(x_BTHD):
+            from fuel_core.ops.triton.rotation import rotate_heads
+
+            return rotate_heads(x_BTHD, self.cos, self.sin, interleaved=self.layout == "interleaved")
         pairs = self.cos.shape[-1]
         width = 2 * pairs
         if self.layout == "half":

@@ -26,7 +26,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = project(x, self.weight)
-        return y if self.bias is None else (y + self.bias).to(x.dtype)
+        # in place: one operation, which sums in the wider dtype and rounds once
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class FusedLinear(Linear):

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fuel_core.blocks.activation import activation
 from fuel_core.blocks.linear import FusedLinear, Linear
+from fuel_core.ops import gated
 from fuel_core.plans.model_plan import GatedMLPPlan, MLPPlan
 
 
@@ -14,11 +15,10 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_up = FusedLinear(hidden_size, {"gate": plan.width, "up": plan.width}, bias=plan.bias)
         self.down = Linear(plan.width, hidden_size, bias=plan.bias)
-        self.activation = activation(plan.activation)
+        self.activation = plan.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        y: Tensor = self.down(self.activation(gate) * up)
+        y: Tensor = self.down(gated(self.gate_up(x), self.activation))
         return y
 
 

@@ -7,11 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fuel_core.blocks.rules import VECTOR, WeightRule
-from fuel_core.ops import at_least_float32
+from fuel_core.ops import add_rms_norm, at_least_float32, rms_norm
 from fuel_core.plans.model_plan import NormPlan
 
 
-class RMSNorm(nn.Module):
+class Norm(nn.Module):
+    """A normalisation over the last dimension; a subclass has ``forward``."""
+
+    def of_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """``x + y`` and its normalisation: a residual stream, and what the next block reads of it."""
+        total = x + y
+        return total, self(total)
+
+
+class RMSNorm(Norm):
     """Root-mean-square normalisation over the last dimension (arXiv:1910.07467)."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -24,11 +33,13 @@ class RMSNorm(nn.Module):
         return {"weight": VECTOR}
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = at_least_float32(x)
-        return F.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
+
+    def of_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, y, self.weight, self.eps)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Norm):
     """Centred normalisation over the last dimension, with a bias (arXiv:1607.06450)."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -46,6 +57,6 @@ class LayerNorm(nn.Module):
         return F.layer_norm(wide, self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
 
 
-def normalisation(width: int, plan: NormPlan) -> nn.Module:
+def normalisation(width: int, plan: NormPlan) -> Norm:
     """The normalisation that a plan describes, over ``width`` dimensions."""
     return RMSNorm(width, plan.eps) if plan.kind == "rms" else LayerNorm(width, plan.eps)

@@ -7,19 +7,16 @@ reads a device value on the host, so all of it can be captured.
 Letters: B rows, T new tokens, H query heads, K latent rank, N unrotated and R rotated dims of a head.
 """
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
 from fuel_core.ops.experts import experts_reference
+from fuel_core.ops.kernels import HAS_TRITON, KERNEL_DTYPES
 from fuel_core.ops.latent import expand, expanded_reference
 from fuel_core.ops.on_device import attend_bucket, attend_prefix, attended_tokens
 from fuel_core.ops.triton.tiling import SplitTiling, padded, split_tiling
 from fuel_core.plans.model_plan import ActivationName
 
-_HAS_TRITON = find_spec("triton") is not None
-_KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _WIDEST_HEAD, _WIDEST_LATENT = 256, 512
 
 
@@ -111,7 +108,7 @@ def experts_cuda(
     x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, activation: ActivationName
 ) -> Tensor:
     """``fuel::experts``. Without a kernel the definition serves, at the cost of every expert."""
-    if not (_HAS_TRITON and x.dtype in _KERNEL_DTYPES and gate_up.dtype in _KERNEL_DTYPES):
+    if not (HAS_TRITON and x.dtype in KERNEL_DTYPES and gate_up.dtype in KERNEL_DTYPES):
         return experts_reference(x, gate_up, down, ids, weights, activation)
     from fuel_core.ops.triton.experts import experts_on_device
 
@@ -122,8 +119,8 @@ def experts_cuda(
 
 def _has_kernel(q: Tensor, pool: Tensor) -> bool:
     """Whether the Triton kernels know these dtypes and how the pool lies."""
-    known = q.dtype in _KERNEL_DTYPES and pool.dtype in _KERNEL_DTYPES
-    return _HAS_TRITON and known and pool.stride(-1) == 1 and pool.stride(-2) == pool.shape[-1]
+    known = q.dtype in KERNEL_DTYPES and pool.dtype in KERNEL_DTYPES
+    return HAS_TRITON and known and pool.stride(-1) == 1 and pool.stride(-2) == pool.shape[-1]
 
 
 def _tiling(q: Tensor, pool: Tensor, groups: int, capacity: int, columns: int) -> SplitTiling:

@@ -16,7 +16,10 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from fuel_core.ops.triton.attention import attend_splits
 from fuel_core.ops.triton.experts import by_choice, grouped
+from fuel_core.ops.triton.gate import gated
 from fuel_core.ops.triton.latent import attend_latent_splits
+from fuel_core.ops.triton.norm import add_rms_norm, rms_norm
+from fuel_core.ops.triton.rotation import rotate_heads
 from fuel_core.ops.triton.tiling import padded, split_tiling
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -86,6 +89,15 @@ def evaluate_experts(model: int, inner: int, dtype: torch.dtype) -> None:
     grouped(x, gate_up, down, ids, weights, "silu")
 
 
+def fuse(dtype: torch.dtype) -> None:
+    x, weight, projected = torch.empty(1, 1, 896, dtype=dtype), torch.ones(896), torch.empty(1, 2, 16, 64)
+    rms_norm(x, weight, 1e-6)
+    add_rms_norm(x, x, weight, 1e-6)
+    gated(torch.empty(1, 1, 9728, dtype=dtype), "gelu")
+    for interleaved in (False, True):
+        rotate_heads(projected.to(dtype)[:, :, :14], *torch.empty(2, 1, 2, 1, 24), interleaved=interleaved)
+
+
 if __name__ == "__main__":
     JITFunction.run = compile_instead
     attend_once(8, 4, 128, torch.bfloat16)
@@ -93,4 +105,5 @@ if __name__ == "__main__":
     attend_once(2, 1, 64, torch.float32)
     attend_latents(512, 64, torch.bfloat16)
     evaluate_experts(2048, 768, torch.bfloat16)
+    fuse(torch.bfloat16)
     print(json.dumps(compiled))

@@ -31,7 +31,7 @@ class NoHostRead(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_HAS_TRITON", False)
+    monkeypatch.setattr(cuda, "HAS_TRITON", False)
 
 
 def noise(seed: int, *shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""How decode attention is cut into programs: from shapes alone, so a captured step never changes it."""
+"""How operations are cut into programs: from shapes alone, so a captured step never changes it."""
 
 from dataclasses import dataclass
 
@@ -36,6 +36,11 @@ class SplitTiling:
 def padded(size: int) -> int:
     """The width of the tile that holds ``size`` columns."""
     return max(_LEAST_ROWS, 1 << (size - 1).bit_length())
+
+
+def row_warps(width: int) -> int:
+    """Warps of a program that holds a row of ``width`` elements: eight elements a thread, or fewer."""
+    return max(1, min(16, 1 << (-(-width // 256) - 1).bit_length()))
 
 
 def split_tiling(

@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 import fuel_core.blocks.mlp
 import fuel_core.blocks.norm
 from fuel_core.blocks.linear import Linear
-from fuel_core.ops import project
+from fuel_core.ops import gated, project
 from fuel_core.plans.model_plan import AttentionPlan, GatedMLPPlan, LatentAttentionPlan, ModelPlan
 from fuel_core.testing.mutations.mutation import CoreMutation
 
@@ -45,8 +46,8 @@ def _swap_gate_and_up(patch: pytest.MonkeyPatch) -> None:
     mlp = fuel_core.blocks.mlp.GatedMLP
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        up, gate = self.gate_up(x).chunk(2, dim=-1)
-        y: Tensor = self.down(self.activation(gate) * up)
+        swapped = torch.cat(self.gate_up(x).chunk(2, dim=-1)[::-1], dim=-1)
+        y: Tensor = self.down(gated(swapped, self.activation))
         return y
 
     patch.setattr(mlp, "forward", forward)
