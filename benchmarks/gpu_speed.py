@@ -243,7 +243,7 @@ class ModelBench:
         plan = session.held_plan([self.cache])
         assert plan is not None, "it was planned, and nothing has changed since"
         for _ in range(self.effort.tokens):
-            plan.step.replay()
+            plan.step.replay(self.cache.length + 1)
         self.bench.synchronise()
 
     def _host_us(self, session: DecodeSession, held: int) -> tuple[float, float]:

@@ -24,6 +24,10 @@ class KVBuffers:
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.k, self.v)
 
+    def first(self, tokens: int) -> "KVBuffers":
+        """Views of the first tokens of every row."""
+        return KVBuffers(self.k[:, :, :tokens], self.v[:, :, :tokens])
+
 
 @dataclass(frozen=True)
 class LatentBuffers:
@@ -45,6 +49,10 @@ class LatentBuffers:
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.buffer,)
+
+    def first(self, tokens: int) -> "LatentBuffers":
+        """A view of the first tokens of every row."""
+        return LatentBuffers(self.buffer[:, :tokens], self.rank)
 
 
 LayerBuffers = KVBuffers | LatentBuffers

@@ -15,6 +15,7 @@ from torch import Tensor
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache
 from fuel_core.decode.backends import HeldStep
+from fuel_core.decode.buckets import attended_tokens
 from fuel_core.decode.buffers import StaticInputs, rebind
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.token_choice import CHOICE_NUMBERS, ChoiceParts, RowChoice, choice_numbers, choose
@@ -74,7 +75,7 @@ class Ahead:
         self._step, self._inputs, self._counters, self._phases = step, inputs, counters, phases
         self._choices_B5 = torch.zeros((batch, CHOICE_NUMBERS), dtype=torch.float64, device=device)
         self._growth_B1 = torch.zeros((batch, 1), dtype=torch.int64, device=device)
-        self._launches: dict[ChoiceParts, Callable[[], Tensor]] = {}
+        self._launches: dict[ChoiceParts, Callable[[int], Tensor]] = {}
         self._flight: Flight | None = None
 
     def discard(self) -> None:
@@ -97,15 +98,15 @@ class Ahead:
         is being chosen; only then the host waits.
         """
         chosen = self._take(StepRequest.of(decoder, token_ids, caches, choices))
-        parts, following = ChoiceParts.of(choices), None
+        parts, following, attended = ChoiceParts.of(choices), None, attended_tokens(caches)
         if chosen is None:
             self._prepare(parts)
             with self._phases.measure("rebind"):
                 rebind(self._inputs, token_ids, caches)
                 upload(self._growth_B1, torch.tensor([[0 if cache is None else 1] for cache in caches]))
-            chosen = self._launch(choices)
+            chosen = self._launch(choices, attended)
         if after is not None and ChoiceParts.of(after) == parts and _may_go_on(decoder, caches):
-            following = after, self._launch(after)
+            following = after, self._launch(after, attended + 1)
         with self._phases.measure("sample"):
             chosen_B2 = chosen.wait()
         if following is not None:
@@ -128,7 +129,6 @@ class Ahead:
         if parts in self._launches:
             return
         step, inputs, choices_B5, growth_B1 = self._step, self._inputs, self._choices_B5, self._growth_B1
-        captures = step.captures
 
         def follow(logits_BV: Tensor) -> Tensor:
             chosen_B2 = choose(logits_BV, choices_B5, parts)
@@ -136,15 +136,14 @@ class Ahead:
             inputs.positions_BT.add_(growth_B1)  # an idle row writes to its one place again and again
             return chosen_B2
 
-        with self._phases.measure("plan"):
+        with self._phases.measure("plan"), self._counters.counting_captures(step):
             self._launches[parts] = step.followed_by(follow)
-        self._counters.captures += step.captures - captures
 
-    def _launch(self, choices: Sequence[RowChoice]) -> Readback:
+    def _launch(self, choices: Sequence[RowChoice], attended: int) -> Readback:
         """Run the step on what its inputs hold; afterwards they hold what the next one appends."""
-        with self._phases.measure("replay"):
+        with self._phases.measure("replay"), self._counters.counting_captures(self._step):
             upload(self._choices_B5, torch.tensor(choice_numbers(choices), dtype=torch.float64))
-            chosen = Readback(self._launches[ChoiceParts.of(choices)]())
+            chosen = Readback(self._launches[ChoiceParts.of(choices)](attended))
         self._counters.replays += 1
         return chosen
 

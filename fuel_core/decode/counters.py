@@ -4,6 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
+
+
+class Captures(Protocol):
+    """What captures graphs, and says how many so far."""
+
+    captures: int
 
 
 @dataclass
@@ -32,6 +39,15 @@ class Counters:
     fallbacks: int = 0
     reprefills: int = 0
     discards: int = 0
+
+    @contextmanager
+    def counting_captures(self, step: "Captures") -> Iterator[None]:
+        """Count the graphs that a held step captures within."""
+        before = step.captures
+        try:
+            yield
+        finally:
+            self.captures += step.captures - before
 
 
 @dataclass

@@ -15,6 +15,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool, check_geometry
 from fuel_core.decode.ahead import Ahead
 from fuel_core.decode.backends import Backend
+from fuel_core.decode.buckets import CapacityBuckets, attended_tokens
 from fuel_core.decode.buffers import StaticInputs, append_inputs, pool_of, prefill_inputs, rebind
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.driver import drive, drive_chosen
@@ -193,7 +194,7 @@ class DecodeSession:
             for size in sorted(sizes, reverse=True):
                 held = self._plans.get(size)
                 if held is None or held.key != self._key(self.pool, size):
-                    self._plan(self.pool, append_inputs([[0]] * size, [None] * size, self.pool))
+                    self._plan(self.pool, append_inputs([[0]] * size, [None] * size, self.pool), 1)
 
     # The rungs of the ladder, called by decode/driver.py.
 
@@ -205,7 +206,9 @@ class DecodeSession:
         else:
             self.counters.fallbacks += 1
             pool = pool_of(caches)
-            hidden = self.decoder.step(append_inputs(token_ids, caches, pool), pool.layers)
+            buckets = CapacityBuckets(self.decoder.plan, pool)
+            buffers = buckets.buffers(buckets.size(attended_tokens(caches)))
+            hidden = self.decoder.step(append_inputs(token_ids, caches, pool), buffers)
             logits = self.decoder.logits(hidden[:, -1])
         self.advance(token_ids, caches)
         return logits
@@ -219,7 +222,7 @@ class DecodeSession:
     def make_plan(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> HeldPlan:
         """Plan the step of this batch size; an older plan goes once the new one is there."""
         pool = pool_of(caches)
-        return self._plan(pool, append_inputs(token_ids, caches, pool))
+        return self._plan(pool, append_inputs(token_ids, caches, pool), attended_tokens(caches))
 
     def replay(
         self, plan: HeldPlan, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]
@@ -229,8 +232,8 @@ class DecodeSession:
         with self.phases.measure("rebind"):
             self._bind(plan, caches)
             rebind(plan.inputs, token_ids, caches)
-        with self.phases.measure("replay"):
-            logits = plan.step.replay()
+        with self.phases.measure("replay"), self.counters.counting_captures(plan.step):
+            logits = plan.step.replay(attended_tokens(caches))
         self.counters.replays += 1
         return logits
 
@@ -270,7 +273,7 @@ class DecodeSession:
         """How many idle rows fill the batch size that the backend runs so many rows in."""
         return self.backend.batch_size(rows, self.decoder.device) - rows
 
-    def _plan(self, pool: CachePool, inputs: StaticInputs) -> HeldPlan:
+    def _plan(self, pool: CachePool, inputs: StaticInputs, attended: int) -> HeldPlan:
         batch = inputs.rows_B.shape[0]
         if self.strict and batch in self._planned_sizes:
             raise ReplanError(
@@ -278,7 +281,7 @@ class DecodeSession:
                 "model's structure, its weights or the geometry of the caches has changed since"
             )
         with self.phases.measure("plan"):
-            step = self.backend.plan(self.decoder, pool, inputs)
+            step = self.backend.plan(self.decoder, pool, inputs, attended)
         if batch in self._plans:
             self.drop(self._plans[batch])
         self.counters.plans += 1
@@ -306,9 +309,8 @@ class DecodeSession:
             raise TopologyChanged("the cache's buffers were replaced after this step was planned")
         if same and not step.staged:
             return
-        captures = step.captures
-        self.counters.copies += step.bind(self.decoder, caches)
-        self.counters.captures += step.captures - captures
+        with self.counters.counting_captures(step):
+            self.counters.copies += step.bind(self.decoder, caches)
         self.counters.rebinds += not same
         plan.decoder, plan.pool, plan.addresses = self.decoder, pool, pool.addresses
 

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from fuel_core.ops.experts import experts_reference
-from fuel_core.ops.kernels import HAS_TRITON, KERNEL_DTYPES
+from fuel_core.ops.kernels import HAS_TRITON, KERNEL_DTYPES, WIDEST_HEAD, WIDEST_LATENT
 from fuel_core.ops.latent import expand, expanded_reference
 from fuel_core.ops.on_device import attend_bucket, attend_prefix, attended_tokens
 from fuel_core.ops.triton.tiling import SplitTiling, padded, split_tiling
 from fuel_core.plans.model_plan import ActivationName
-
-_WIDEST_HEAD, _WIDEST_LATENT = 256, 512
 
 
 def attend_cuda(
@@ -35,7 +33,7 @@ def attend_cuda(
 ) -> Tensor:
     """``fuel::attend``."""
     groups, capacity, dim = k_pool.shape[1:]
-    if mask is None and dim <= _WIDEST_HEAD and _has_kernel(q, k_pool) and _has_kernel(q, v_pool):
+    if mask is None and dim <= WIDEST_HEAD and _has_kernel(q, k_pool) and _has_kernel(q, v_pool):
         from fuel_core.ops.triton.attention import attend_splits
 
         tiling = _tiling(q, k_pool, groups, capacity, 2 * padded(dim))
@@ -67,7 +65,7 @@ def latent_cuda(
 ) -> Tensor:
     """``fuel::attend_latent``."""
     capacity, width = pool.shape[1:]
-    if mask is None and rank <= _WIDEST_LATENT and _has_kernel(q, pool):
+    if mask is None and rank <= WIDEST_LATENT and _has_kernel(q, pool):
         from fuel_core.ops.triton.latent import attend_latent_splits
 
         tiling = _tiling(q, pool, 1, capacity, padded(rank) + padded(width - rank))

@@ -10,9 +10,31 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from fuel_core.plans.cache_spec import KVSlots, Slots
+from fuel_core.plans.model_plan import LatentAttentionPlan, Numerics
+
 HAS_TRITON = find_spec("triton") is not None
 
 KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+WIDEST_HEAD, WIDEST_LATENT = 256, 512
+"""Of what the kernels of cached attention hold in registers."""
+
+
+def follows_length(mixer: object, slots: Slots, numerics: Numerics, device: torch.device) -> bool:
+    """Whether a layer's attention of one token costs what rows hold, not what they can hold.
+
+    Args:
+        mixer: the plan of what attends.
+        slots: what the layer caches.
+    """
+    if device.type != "cuda":
+        return device.type == "cpu"
+    if isinstance(mixer, LatentAttentionPlan) and not mixer.absorbs(1):
+        return False
+    fits = slots.head_dim <= WIDEST_HEAD if isinstance(slots, KVSlots) else slots.rank <= WIDEST_LATENT
+    dtypes = {numerics.activations, numerics.cache}
+    return HAS_TRITON and fits and dtypes <= set(KERNEL_DTYPES)
 
 
 def fuses(x: Tensor) -> bool:

@@ -33,7 +33,7 @@ class RecordingBackend:
     def runs_ahead(self, device: torch.device) -> bool:
         return False
 
-    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> "_RecordedStep":
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs, attended: int) -> "_RecordedStep":
         self.events.append("plan")
         return _RecordedStep(self, decoder, pool, inputs)
 
@@ -49,7 +49,7 @@ class _RecordedStep(EagerStep):
         self.backend.events.append("bind")
         return super().bind(decoder, caches)
 
-    def replay(self) -> Tensor:
+    def replay(self, attended: int) -> Tensor:
         backend, inputs = self.backend, self.inputs
         backend.events.append("replay")
         tensors = (inputs.token_ids_BT, inputs.positions_BT, inputs.rows_B, inputs.rope_regime_B)
@@ -57,4 +57,4 @@ class _RecordedStep(EagerStep):
         failure = backend.failures.get(backend.events.count("replay"))
         if failure is not None:
             raise failure
-        return super().replay()
+        return super().replay(attended)

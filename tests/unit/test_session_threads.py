@@ -25,12 +25,12 @@ def test_a_second_thread_is_refused_while_a_step_runs(case: Case, monkeypatch: p
     first, second = session.caches
     session.prefill(tokens[:5], first)
     inside, leave = threading.Event(), threading.Event()
-    right: Callable[[EagerStep], Tensor] = EagerStep.replay
+    right: Callable[[EagerStep, int], Tensor] = EagerStep.replay
 
-    def slow(step: EagerStep) -> Tensor:
+    def slow(step: EagerStep, attended: int) -> Tensor:
         inside.set()
         assert leave.wait(30)
-        return right(step)
+        return right(step, attended)
 
     monkeypatch.setattr(EagerStep, "replay", slow)
     answers: list[Tensor] = []

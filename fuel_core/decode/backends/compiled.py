@@ -121,7 +121,7 @@ class CompiledStep:
         self._decoder, self._buffers = decoder, pool_of(caches).layers
         return 0
 
-    def replay(self) -> Tensor:
+    def replay(self, attended: int) -> Tensor:
         from torch._dynamo.exc import BackendCompilerFailed
 
         try:
@@ -131,8 +131,8 @@ class CompiledStep:
                 raise error.inner_exception from None
             raise
 
-    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-        return lambda: follow(self.replay())
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
+        return lambda attended: follow(self.replay(attended))
 
 
 class CompiledBackend:
@@ -162,9 +162,9 @@ class CompiledBackend:
     def runs_ahead(self, device: torch.device) -> bool:
         return device.type == "cuda"
 
-    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs, attended: int) -> HeldStep:
         if decoder.device.type == "cuda":
-            return self._captured.plan(decoder, pool, inputs)
+            return self._captured.plan(decoder, pool, inputs, attended)
         if self._fallback.serves(decoder):
             return EagerStep(decoder, pool, inputs)
         try:

@@ -32,16 +32,20 @@ class HeldStep(Protocol):
             TopologyChanged: what the plan was captured on is gone.
         """
 
-    def replay(self) -> Tensor:
+    def replay(self, attended: int) -> Tensor:
         """Run the step on what its inputs hold now: logits ``[B, V]``, valid until the next replay.
+
+        Args:
+            attended: at least as many tokens as any row attends to, its new one included.
 
         Raises:
             TopologyChanged: what the plan was captured on is gone.
         """
 
-    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
         """Return what replays the step and runs ``follow`` on its logits, with one result of a fixed
-        shape that the next call overwrites. It reads nothing on the host.
+        shape that the next call overwrites. It reads nothing on the host. Its argument is that of
+        :meth:`replay`.
 
         Where the backend captures, ``follow`` is captured too; that may run it. The step must not be
         ``staged`` when the result is called.
@@ -66,9 +70,9 @@ class Backend(Protocol):
         That pays where the host waits for the device.
         """
 
-    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs, attended: int) -> HeldStep:
         """Plan the step over static ``inputs``, which the driver overwrites before each replay.
 
         Planning may run the step on what ``inputs`` hold, any number of times: that writes what the
-        first replay writes again. The first replay gives the first logits.
+        first replay writes again. The first replay gives the first logits; ``attended`` is its own.
         """

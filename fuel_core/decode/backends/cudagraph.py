@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool
+from fuel_core.decode.backends.bucket_graphs import BucketGraphs
 from fuel_core.decode.backends.contract import HeldStep
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.decode.backends.fallback import Fallback, lasting, reason
@@ -14,6 +15,7 @@ from fuel_core.decode.backends.graph_device import CapturedGraph, CudaGraphs, Gr
 from fuel_core.decode.backends.staging import StagingRows
 from fuel_core.decode.backends.static_tables import copy_of, overwrite
 from fuel_core.decode.backends.step_body import StepBody, eager_body
+from fuel_core.decode.buckets import CapacityBuckets, attended_tokens
 from fuel_core.decode.buffers import pool_of
 from fuel_core.errors import RequestError, TopologyChanged
 from fuel_core.step import StepInputs
@@ -32,7 +34,9 @@ class CapturedStep:
     * another decoder over the same weights costs a copy of its RoPE tables and windows;
     * caches of another pool are served from staging rows of the plan's own, by a second graph that is
       captured when the first such caches come. Their live prefix is copied in, once for as long as
-      nobody else writes them, and each new token is copied back (see :class:`StagingRows`).
+      nobody else writes them, and each new token is copied back (see :class:`StagingRows`);
+    * where attention costs what a row can hold, each bucket of it has a graph of its own (see
+      :class:`BucketGraphs`).
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class CapturedStep:
         decoder: Decoder,
         pool: CachePool,
         inputs: StepInputs,
+        attended: int,
     ) -> None:
         self._device, self._body, self._fallback = device, body, fallback
         self._inputs = inputs
@@ -50,8 +55,8 @@ class CapturedStep:
         self._tables = copy_of(decoder.tables)
         self.captures = 0
         self.staged = False
-        self._graph = self._capture(inputs, pool)
-        self._staging: tuple[StagingRows, CapturedGraph] | None = None
+        self._graphs = self._graphs_of(inputs, pool, attended)
+        self._staging: tuple[StagingRows, BucketGraphs] | None = None
         self._substitute: EagerStep | None = None
 
     def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
@@ -65,61 +70,71 @@ class CapturedStep:
         if not self.staged:
             return copies
         if self._staging is None and self._substitute is None:
-            self._prepare_staging(pool_of(caches))
+            self._prepare_staging(pool_of(caches), attended_tokens(caches))
         if self._staging is not None:
             return copies + self._staging[0].load(caches)
         assert self._substitute is not None, "made where staging failed"
         return copies + self._substitute.bind(decoder, caches)
 
-    def replay(self) -> Tensor:
+    def replay(self, attended: int) -> Tensor:
         if not self.staged:
-            self._graph.replay()
-            return self._graph.output
+            return self._graphs.replay(attended)
         if self._staging is None:
             assert self._substitute is not None, "made where staging failed"
-            return self._substitute.replay()
-        rows, graph = self._staging
-        graph.replay()
+            return self._substitute.replay(attended)
+        rows, graphs = self._staging
+        logits_BV = graphs.replay(attended)
         rows.store()
-        return graph.output
+        return logits_BV
 
-    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
         """A second graph behind the step's own, which stays as it is; where it cannot be captured,
         ``follow`` runs operation by operation, after one warning."""
-        step, logits_BV = self._graph, self._graph.output
+        step, logits_BV = self._graphs, self._graphs.output
         try:
-            tail = capture(self._device, lambda: follow(logits_BV))
+            tail = self._capture(lambda: follow(logits_BV))
         except Exception as error:
-            why = reason(error, self._decoder)
+            self._give_up("the choice of tokens", error)
         else:
-            self.captures += 1
 
-            def launch() -> Tensor:
-                step.replay()
+            def launch(attended: int) -> Tensor:
+                step.replay(attended)
                 tail.replay()
                 return tail.output
 
             return launch
-        self._device.release()
-        self._fallback.choice(why, self._decoder, self._inputs)
-        return lambda: follow(self.replay())
+        return lambda attended: follow(self.replay(attended))
 
-    def _prepare_staging(self, foreign: CachePool) -> None:
+    def _prepare_staging(self, foreign: CachePool, attended: int) -> None:
         """Capture the graph of foreign caches; where that fails they are served eagerly."""
         try:
             rows = StagingRows(self._pool, self._inputs)
-            self._staging = rows, self._capture(rows.inputs, rows.pool)
+            self._staging = rows, self._graphs_of(rows.inputs, rows.pool, attended)
             return
         except Exception as error:
             why = f"rows of another pool: {reason(error, self._decoder)}"
         self._device.release()
         self._substitute = self._fallback.step(why, False, self._decoder, foreign, self._inputs)
 
-    def _capture(self, inputs: StepInputs, pool: CachePool) -> CapturedGraph:
-        body, decoder, tables, buffers = self._body, self._decoder, self._tables, pool.layers
-        graph = capture(self._device, lambda: body(decoder, tables, inputs, buffers))
+    def _graphs_of(self, inputs: StepInputs, pool: CachePool, attended: int) -> BucketGraphs:
+        body, decoder, tables = self._body, self._decoder, self._tables
+        return BucketGraphs(
+            CapacityBuckets(decoder.plan, pool),
+            lambda buffers: body(decoder, tables, inputs, buffers),
+            self._capture,
+            lambda size, error: self._give_up(f"the step beyond {size // 2} tokens", error),
+            attended,
+        )
+
+    def _capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
+        graph = capture(self._device, run)
         self.captures += 1
         return graph
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        """Warn, and give back the memory that the failed capture took."""
+        self._fallback.part(what, reason(error, self._decoder), self._decoder, self._inputs)
+        self._device.release()
 
 
 def capture(device: GraphDevice, run: Callable[[], Tensor]) -> CapturedGraph:
@@ -174,13 +189,13 @@ class CudaGraphBackend:
     def runs_ahead(self, device: torch.device) -> bool:
         return True
 
-    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> HeldStep:
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs, attended: int) -> HeldStep:
         """Capture the step."""
         device = self._device(decoder.device)
         if self._fallback.serves(decoder):
             return EagerStep(decoder, pool, inputs)
         try:
-            return CapturedStep(device, self._body, self._fallback, decoder, pool, inputs)
+            return CapturedStep(device, self._body, self._fallback, decoder, pool, inputs, attended)
         except Exception as error:
             why, lasts = reason(error, decoder), lasting(error)
         # here the error is gone, and with its traceback the tensors that the failed run had made

@@ -8,6 +8,7 @@ from torch import Tensor
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import Cache, CachePool
 from fuel_core.decode.backends.step_body import eager_body
+from fuel_core.decode.buckets import CapacityBuckets
 from fuel_core.decode.buffers import pool_of
 from fuel_core.step import StepInputs
 
@@ -20,17 +21,18 @@ class EagerStep:
 
     def __init__(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> None:
         self.inputs = inputs
-        self.decoder, self.buffers = decoder, pool.layers
+        self.decoder, self.buckets = decoder, CapacityBuckets(decoder.plan, pool)
 
     def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
-        self.decoder, self.buffers = decoder, pool_of(caches).layers
+        self.decoder, self.buckets = decoder, CapacityBuckets(decoder.plan, pool_of(caches))
         return 0
 
-    def replay(self) -> Tensor:
-        return eager_body(self.decoder, self.decoder.tables, self.inputs, self.buffers)
+    def replay(self, attended: int) -> Tensor:
+        buffers = self.buckets.buffers(self.buckets.size(attended))
+        return eager_body(self.decoder, self.decoder.tables, self.inputs, buffers)
 
-    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-        return lambda: follow(self.replay())
+    def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
+        return lambda attended: follow(self.replay(attended))
 
 
 class EagerBackend:
@@ -44,5 +46,5 @@ class EagerBackend:
     def runs_ahead(self, device: torch.device) -> bool:
         return False
 
-    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs) -> EagerStep:
+    def plan(self, decoder: Decoder, pool: CachePool, inputs: StepInputs, attended: int) -> EagerStep:
         return EagerStep(decoder, pool, inputs)

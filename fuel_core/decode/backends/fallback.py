@@ -49,12 +49,12 @@ class Fallback:
         )
         return EagerStep(decoder, pool, inputs)
 
-    def choice(self, why: str, decoder: Decoder, inputs: StepInputs) -> None:
-        """Warn that the choice of tokens behind a step could not be captured, though the step was."""
+    def part(self, what: str, why: str, decoder: Decoder, inputs: StepInputs) -> None:
+        """Warn that a part of a step could not be captured, though the step was."""
         warnings.warn(
-            f"{decoder.plan.family}: backend {self._backend!r} cannot capture the choice of tokens of "
-            f"{inputs.rows_B.shape[0]} row(s): {why}. It runs operation by operation behind the step: "
-            "slower, with the same results",
+            f"{decoder.plan.family}: backend {self._backend!r} cannot capture {what} of "
+            f"{inputs.rows_B.shape[0]} row(s): {why}. It runs operation by operation: slower, with the "
+            "same results",
             FuelWarning,
             stacklevel=2,
         )
