@@ -62,7 +62,8 @@ class RopeRows:
         if fuses(x_BTHD):
             from fuel_core.ops.triton.rotation import rotate_heads
 
-            return rotate_heads(x_BTHD, self.cos, self.sin, interleaved=self.layout == "interleaved")
+            with torch.cuda.device_of(x_BTHD):
+                return rotate_heads(x_BTHD, self.cos, self.sin, interleaved=self.layout == "interleaved")
         pairs = self.cos.shape[-1]
         width = 2 * pairs
         if self.layout == "half":

@@ -95,14 +95,13 @@ def candidates(logits_BV: Tensor, choices_B5: Tensor, parts: ChoiceParts) -> tup
     A row under top-p has them in ascending order, another one by id. Its largest logit must be finite.
     """
     temperature_B1, top_k_B1, cut_B1, min_p_B1, _ = choices_B5.split(1, dim=-1)
-    cut_B1 = cut_B1.to(torch.float32)
     scores = scaled(logits_BV, temperature_B1)
     ids = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
     if parts.top_k or parts.top_p:
         floor_B1, ascending, order = rank(scores, top_k_B1.to(torch.int64))
         scores = scores.masked_fill(scores < floor_B1, -torch.inf)
     if parts.top_p:
-        mass = ascending.softmax(-1).cumsum(-1)
+        mass = ascending.softmax(-1).cumsum(-1, dtype=torch.float64)  # a GPU sums in any order
         # all but the best token, which is kept whatever is cut off
         ascending[..., :-1].masked_fill_(mass[..., :-1] <= cut_B1, -torch.inf)
         under_top_p = cut_B1 > 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuel_core.ops.experts import experts_reference
-from fuel_core.ops.kernels import HAS_TRITON, KERNEL_DTYPES, WIDEST_HEAD, WIDEST_LATENT
+from fuel_core.ops.kernels import knows_dtypes, knows_heads, knows_latent
 from fuel_core.ops.latent import expand, expanded_reference
 from fuel_core.ops.on_device import attend_bucket, attend_prefix, attended_tokens
 from fuel_core.ops.triton.tiling import SplitTiling, padded, split_tiling
@@ -33,7 +33,8 @@ def attend_cuda(
 ) -> Tensor:
     """``fuel::attend``."""
     groups, capacity, dim = k_pool.shape[1:]
-    if mask is None and dim <= WIDEST_HEAD and _has_kernel(q, k_pool) and _has_kernel(q, v_pool):
+    known = knows_heads(dim, q.dtype, k_pool.dtype)
+    if mask is None and known and _lies_well(k_pool) and _lies_well(v_pool):
         from fuel_core.ops.triton.attention import attend_splits
 
         tiling = _tiling(q, k_pool, groups, capacity, 2 * padded(dim))
@@ -65,7 +66,7 @@ def latent_cuda(
 ) -> Tensor:
     """``fuel::attend_latent``."""
     capacity, width = pool.shape[1:]
-    if mask is None and rank <= WIDEST_LATENT and _has_kernel(q, pool):
+    if mask is None and knows_latent(rank, q.dtype, pool.dtype, q.device) and _lies_well(pool):
         from fuel_core.ops.triton.latent import attend_latent_splits
 
         tiling = _tiling(q, pool, 1, capacity, padded(rank) + padded(width - rank))
@@ -106,7 +107,7 @@ def experts_cuda(
     x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, activation: ActivationName
 ) -> Tensor:
     """``fuel::experts``. Without a kernel the definition serves, at the cost of every expert."""
-    if not (HAS_TRITON and x.dtype in KERNEL_DTYPES and gate_up.dtype in KERNEL_DTYPES):
+    if not knows_dtypes(x.dtype, gate_up.dtype):
         return experts_reference(x, gate_up, down, ids, weights, activation)
     from fuel_core.ops.triton.experts import experts_on_device
 
@@ -115,10 +116,9 @@ def experts_cuda(
         return experts_on_device(_dense(x), gate_up, down, ids.contiguous(), weights.contiguous(), activation)
 
 
-def _has_kernel(q: Tensor, pool: Tensor) -> bool:
-    """Whether the Triton kernels know these dtypes and how the pool lies."""
-    known = q.dtype in KERNEL_DTYPES and pool.dtype in KERNEL_DTYPES
-    return HAS_TRITON and known and pool.stride(-1) == 1 and pool.stride(-2) == pool.shape[-1]
+def _lies_well(pool: Tensor) -> bool:
+    """Whether the tokens of a row follow each other, as the kernels of cached attention read them."""
+    return pool.stride(-1) == 1 and pool.stride(-2) == pool.shape[-1]
 
 
 def _tiling(q: Tensor, pool: Tensor, groups: int, capacity: int, columns: int) -> SplitTiling:

@@ -1,5 +1,6 @@
 """The gate of a gated feed-forward block (arXiv:2002.05202)."""
 
+import torch
 from torch import Tensor
 
 from fuel_core.ops.activation import activation
@@ -12,6 +13,7 @@ def gated(gate_up: Tensor, name: ActivationName) -> Tensor:
     if fuses(gate_up):
         from fuel_core.ops.triton.gate import gated as fused
 
-        return fused(gate_up, name)
+        with torch.cuda.device_of(gate_up):
+            return fused(gate_up, name)
     gate, up = gate_up.chunk(2, dim=-1)
     return activation(name)(gate) * up

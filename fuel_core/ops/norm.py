@@ -1,5 +1,6 @@
 """Root-mean-square normalisation, in at least float32 (arXiv:1910.07467)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,7 +13,8 @@ def rms_norm(x: Tensor, weight_W: Tensor, eps: float) -> Tensor:
     if fuses(x):
         from fuel_core.ops.triton.norm import rms_norm as fused
 
-        return fused(x, weight_W, eps)
+        with torch.cuda.device_of(x):
+            return fused(x, weight_W, eps)
     return F.rms_norm(at_least_float32(x), weight_W.shape, weight_W, eps).to(x.dtype)
 
 
@@ -21,6 +23,7 @@ def add_rms_norm(x: Tensor, y: Tensor, weight_W: Tensor, eps: float) -> tuple[Te
     if fuses(x) and fuses(y):
         from fuel_core.ops.triton.norm import add_rms_norm as fused
 
-        return fused(x, y, weight_W, eps)
+        with torch.cuda.device_of(x):
+            return fused(x, y, weight_W, eps)
     total = x + y
     return total, rms_norm(total, weight_W, eps)

@@ -9,7 +9,7 @@ from fuel_core.decode import CudaGraphBackend, DecodeSession, RowChoice
 from fuel_core.decode.buckets import LEAST_TOKENS, CapacityBuckets
 from fuel_core.errors import FuelWarning
 from fuel_core.family import Family
-from fuel_core.ops import follows_length
+from fuel_core.ops import follows_length, kernels
 from fuel_core.plans.cache_spec import KVSlots, LatentSlots
 from fuel_core.plans.model_plan import Numerics
 from fuel_core.registry import Registry
@@ -18,6 +18,7 @@ from fuel_core.testing.checks import EXACT, assert_close
 from fuel_core.testing.tape import TapeDevice
 
 CUDA = torch.device("cuda", 0)
+FULL = Numerics(weights=torch.float32, activations=torch.float32, cache=torch.float32)
 HALF = Numerics(weights=torch.bfloat16, activations=torch.bfloat16, cache=torch.bfloat16)
 
 
@@ -190,6 +191,7 @@ def test_which_attention_follows_lengths(monkeypatch: pytest.MonkeyPatch) -> Non
         family.plan(config, family.options(**options)).layers[0].mixer
         for options in ({}, {"mla": "expanded"})
     )
+    monkeypatch.setattr(kernels, "shared_memory_bytes", lambda device: 101_376)
     narrow, wide = KVSlots(2, 256), KVSlots(2, 264)
     double = Numerics(weights=torch.float64, activations=torch.float64, cache=torch.float64)
     assert follows_length(None, narrow, HALF, CUDA)
@@ -197,8 +199,9 @@ def test_which_attention_follows_lengths(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not follows_length(None, narrow, double, CUDA)
     assert follows_length(auto, LatentSlots(512, 64), HALF, CUDA)
     assert not follows_length(auto, LatentSlots(768, 64), HALF, CUDA)
+    assert not follows_length(auto, LatentSlots(512, 64), FULL, CUDA), "more shared memory than there is"
     assert not follows_length(expanded, LatentSlots(512, 64), HALF, CUDA)
     assert follows_length(expanded, wide, double, torch.device("cpu"))
     assert not follows_length(None, narrow, HALF, torch.device("mps"))
-    monkeypatch.setattr("fuel_core.ops.kernels.HAS_TRITON", False)
+    monkeypatch.setattr(kernels, "triton_runs", lambda: False)
     assert not follows_length(None, narrow, HALF, CUDA)

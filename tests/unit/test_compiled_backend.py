@@ -41,7 +41,10 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     """What is traced, run as it is instead of through inductor, which takes seconds a graph."""
     traced: Graphs = []
 
-    def keep(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    def keep(
+        graph: torch.fx.GraphModule, inputs: list[Any], *, config_patches: dict[str, Any]
+    ) -> Callable[..., Any]:
+        assert config_patches == {"triton.cudagraphs": False}, "an environment may set it: nested captures"
         traced.append(graph)
         return graph.forward
 
@@ -209,6 +212,17 @@ def test_a_layer_that_cannot_be_compiled_is_named_once_and_served(case: Case, gr
     check_tokens(case, session, tokens, 4)
     session.step([[1], [2]])
     assert (session.counters.plans, graphs) == (2, [])
+
+
+def test_what_the_compiler_raised_is_said(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line of what torch wraps it in names the wrapper alone."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("no such instruction")
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", refuse)
+    with pytest.warns(FuelWarning, match="ValueError: no such instruction. It runs eagerly"):
+        case.session(backend=CompiledBackend()).step([[1]])
 
 
 def test_without_a_compiler_the_step_runs_eagerly(case: Case) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuel_core.errors import CapacityError
-from fuel_core.ops import cuda
+from fuel_core.ops import cuda, kernels
 from fuel_core.ops.cached import attend_reference
 from fuel_core.ops.latent import expanded_reference, latent_reference
 from fuel_core.plans import UNBOUNDED, visible
@@ -31,7 +31,7 @@ class NoHostRead(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "HAS_TRITON", False)
+    monkeypatch.setattr(kernels, "triton_runs", lambda: False)
 
 
 def noise(seed: int, *shape: int) -> Tensor:

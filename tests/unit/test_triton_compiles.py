@@ -25,6 +25,7 @@ def test_kernels_compile_for_hopper_and_use_its_matrix_units(tmp_path: Path) -> 
     assert len(products.pop("attend_kernel")) == 3
     assert products.pop("combine_kernel") == [0, 0, 0, 0]
     assert products.pop("chosen_hidden_kernel") == products.pop("chosen_output_kernel") == [0]
+    assert products.pop("weighted_sum_kernel") == [0, 0]
     assert products.pop("rms_norm_kernel") == products.pop("rotate_kernel") == [0, 0]
     assert products.pop("gate_kernel") == [0]
     assert products.keys() == {"attend_latent_kernel", "grouped_hidden_kernel", "grouped_output_kernel"}

@@ -9,12 +9,14 @@ from typing import get_args
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
 from fuel_core.decode.buffers import append_inputs
+from fuel_core.errors import FuelWarning
 from fuel_core.ops import kernels
 from fuel_core.ops.activation import activation
 from fuel_core.ops.triton import gate, norm, rotation
@@ -207,7 +209,13 @@ def test_the_compiler_fuses_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not kernels.fuses(torch.empty(4, 8, device="cuda"))
 
 
-def test_without_triton_nothing_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "HAS_TRITON", False)
+def test_a_triton_that_cannot_run_is_said_once_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed without a C compiler it fails at the first launch: every call on CUDA raised."""
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    kernels.triton_runs.cache_clear()
     with FakeTensorMode(), torch.no_grad():
-        assert not kernels.fuses(torch.empty(4, 8, device="cuda"))
+        x = torch.empty(4, 8, device="cuda")
+        with pytest.warns(FuelWarning, match="Triton is installed and cannot run: .*C compiler"):
+            assert not kernels.fuses(x)
+        assert not kernels.fuses(x)
+    kernels.triton_runs.cache_clear()

@@ -44,7 +44,9 @@ def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..
         raise TopologyChanged("a replay would compile anew: torch found other shapes, types or settings")
     from torch._inductor.compile_fx import compile_fx
 
-    return compile_fx(graph, inputs)  # type: ignore[return-value]  # its other results are for other callers
+    # the whole step is captured, by us: graphs of its layers would be captures within a capture
+    patches = {"triton.cudagraphs": False}
+    return compile_fx(graph, inputs, config_patches=patches)  # type: ignore[return-value]  # other callers' results
 
 
 @contextmanager

@@ -74,10 +74,16 @@ def reason(error: Exception, decoder: Decoder) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What a compiler wrapped; it chains the cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
+    """What a compiler wrapped; it chains the cause, or keeps it."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    while True:
+        if isinstance(error, BackendCompilerFailed):
+            error = error.inner_exception
+        elif error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return error
 
 
 def _first_line(error: BaseException) -> str:

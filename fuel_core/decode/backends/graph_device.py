@@ -10,7 +10,9 @@ import gc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from threading import RLock
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -63,48 +65,71 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+@cache
+def capture_lock() -> RLock:
+    """Held around warm-ups and captures: torch allows one capture at a time in a process, and what two
+    threads run on one side stream would end in one graph."""
+    return RLock()
+
+
 class CudaGraphs:
     """Captures on a side stream of one CUDA device, into one pool."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = capture_stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._open_pool()
 
     def warm_up(self, run: Callable[[], Tensor]) -> int:
-        before = torch.cuda.memory_reserved(self._device)
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(WARM_UP_RUNS):
-                run()
-        current.wait_stream(self._stream)
-        return torch.cuda.memory_reserved(self._device) - before
+        with capture_lock():
+            before = torch.cuda.memory_reserved(self._device)
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM_UP_RUNS):
+                    run()
+            current.wait_stream(self._stream)
+            return torch.cuda.memory_reserved(self._device) - before
 
     def capture(self, run: Callable[[], Tensor]) -> CudaGraph:
-        torch.cuda.synchronize(self._device)
-        self.release()  # a collection during the capture might free another graph, which would void it
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
+        with capture_lock():
+            torch.cuda.synchronize(self._device)
+            self.release()
+            if not self._graphs:
+                self._open_pool()
+            with torch.cuda.stream(self._stream):
+                captured = self._record(run)
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            self._graphs.add(captured)
+            return captured
+
+    def _record(self, run: Callable[[], Tensor]) -> CudaGraph:
+        graph, pool = torch.cuda.CUDAGraph(), self._pool
+        try:
             # "thread_local": what other threads allocate meanwhile is no fault of this capture
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                output = run()
-            except BaseException:
-                # it must end, or the stream stays in capture; that it is void is known already
-                with suppress(RuntimeError):
-                    graph.capture_end()
-                # where that raises first, the allocator would go on serving the void graph's pool
-                with suppress(RuntimeError):
-                    torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
-                raise
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            output = run()
             graph.capture_end()
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        except BaseException:
+            # it must end, or the stream stays in capture; that it is void is known already
+            with suppress(RuntimeError):
+                graph.capture_end()
+            # where that raises first, the allocator would go on serving the void graph's pool
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._device.index, pool)
+            self._open_pool()
+            raise
         return CudaGraph(graph, output)
 
+    def _open_pool(self) -> None:
+        """Later captures share a new pool: torch closes one for good once its graphs have gone, and a
+        failed capture leaves one in no known state."""
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[CudaGraph] = WeakSet()
+
     def release(self) -> None:
-        gc.collect()
-        with torch.cuda.device(self._device):
+        with capture_lock(), torch.cuda.device(self._device):
+            gc.collect()
             torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:

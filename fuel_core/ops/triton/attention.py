@@ -63,8 +63,8 @@ def attend_kernel(
     queries = Q + row * q_stride_row + heads[:, None] * q_stride_head + dims[None, :]
     q = tl.load(queries, mask=there[:, None] & inside[None, :], other=0.0)
     pool_row = tl.load(ROWS + row)
-    k_row = K_POOL + pool_row * k_stride_row + group * k_stride_group
-    v_row = V_POOL + pool_row * v_stride_row + group * v_stride_group
+    k_row = K_POOL + pool_row * k_stride_row + group.to(tl.int64) * k_stride_group
+    v_row = V_POOL + pool_row * v_stride_row + group.to(tl.int64) * v_stride_group
 
     peak = tl.full([HEAD_ROWS], -float("inf"), tl.float32)
     total = tl.zeros([HEAD_ROWS], tl.float32)

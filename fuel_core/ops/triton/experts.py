@@ -15,6 +15,8 @@ from torch import Tensor
 from fuel_core.ops.triton.activation import activated
 from fuel_core.plans.model_plan import ActivationName
 
+_SUMMED_COLUMNS = 512
+
 _FEW_TOKENS = 16
 """Up to so many tokens share too few experts for a block of one expert's tokens to fill a matrix product."""
 
@@ -56,31 +58,40 @@ def chosen_output_kernel(
     HIDDEN,
     DOWN,
     IDS,
-    WEIGHTS,
     OUT,
     MODEL: tl.constexpr,
     INNER: tl.constexpr,
-    CHOICES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Some outputs of one token: the weighted sum over its choices."""
-    token = tl.program_id(1)
+    """Some outputs of one choice, not yet weighted."""
+    choice = tl.program_id(1)
     outputs = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = outputs < MODEL
+    expert = tl.load(IDS + choice).to(tl.int64)
+    down_rows = DOWN + expert * (MODEL * INNER) + outputs[:, None] * INNER
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, INNER, COLUMNS):
+        columns = first + tl.arange(0, COLUMNS)
+        hidden = tl.load(HIDDEN + choice * INNER + columns, mask=columns < INNER, other=0.0)
+        kept = there[:, None] & (columns < INNER)[None, :]
+        sums += tl.load(down_rows + columns[None, :], mask=kept, other=0.0).to(tl.float32) * hidden[None, :]
+    tl.store(OUT + choice * MODEL + outputs, tl.sum(sums, 1), mask=there)
+
+
+@triton.jit
+def weighted_sum_kernel(
+    CHOSEN, WEIGHTS, OUT, MODEL: tl.constexpr, CHOICES: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Some outputs of one token: the weighted sum of its choices, in their order."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < MODEL
+    sums = tl.zeros([COLUMNS], tl.float32)
     for choice in range(token * CHOICES, (token + 1) * CHOICES):
-        expert = tl.load(IDS + choice).to(tl.int64)
-        weight = tl.load(WEIGHTS + choice).to(tl.float32)
-        down_rows = DOWN + expert * (MODEL * INNER) + outputs[:, None] * INNER
-        for first in range(0, INNER, COLUMNS):
-            columns = first + tl.arange(0, COLUMNS)
-            hidden = tl.load(HIDDEN + choice * INNER + columns, mask=columns < INNER, other=0.0)
-            kept = there[:, None] & (columns < INNER)[None, :]
-            down = tl.load(down_rows + columns[None, :], mask=kept, other=0.0).to(tl.float32)
-            sums += down * (weight * hidden)[None, :]
-    out = tl.sum(sums, 1).to(OUT.dtype.element_ty)
-    tl.store(OUT + token * MODEL + outputs, out, mask=there)
+        chosen = tl.load(CHOSEN + choice * MODEL + columns, mask=there, other=0.0)
+        sums += chosen * tl.load(WEIGHTS + choice).to(tl.float32)
+    tl.store(OUT + token * MODEL + columns, sums, mask=there)
 
 
 @triton.jit
@@ -204,10 +215,11 @@ def by_choice(
     rows: int = 8,
     columns: int = 256,
 ) -> Tensor:
-    """For few tokens, in two launches; a program reads ``rows`` of a matrix, ``columns`` at a time."""
+    """For few tokens; a program reads ``rows`` of a matrix, ``columns`` at a time, for one choice alone: as
+    many reads as possible are under way at once."""
     (tokens, model), (choices, inner) = x_NM.shape, (ids_NK.shape[1], down.shape[2])
     hidden_NKI = torch.empty(tokens, choices, inner, dtype=torch.float32, device=x_NM.device)
-    out_NM = x_NM.new_empty((tokens, model))
+    chosen_NKM = torch.empty(tokens, choices, model, dtype=torch.float32, device=x_NM.device)
     chosen_hidden_kernel[(triton.cdiv(inner, rows), tokens * choices)](
         x_NM,
         gate_up,
@@ -222,20 +234,18 @@ def by_choice(
         NAME=activation,
         num_warps=4,
     )
-    chosen_output_kernel[(triton.cdiv(model, rows), tokens)](
+    chosen_output_kernel[(triton.cdiv(model, rows), tokens * choices)](
         hidden_NKI,
         down,
         ids_NK,
-        weights_NK,
-        out_NM,
+        chosen_NKM,
         MODEL=model,
         INNER=inner,
-        CHOICES=choices,
         ROWS=rows,
         COLUMNS=columns,
         num_warps=4,
     )
-    return out_NM
+    return weighted_sum(chosen_NKM, weights_NK, x_NM.dtype)
 
 
 def grouped(
@@ -275,4 +285,14 @@ def grouped(
     grouped_output_kernel[(triton.cdiv(model, units), most_blocks)](
         hidden_XI, down, *groups, out_NKM, **sizes, **tiles
     )
-    return (out_NKM * weights_NK[..., None]).sum(1).to(x_NM.dtype)
+    return weighted_sum(out_NKM, weights_NK, x_NM.dtype)
+
+
+def weighted_sum(chosen_NKM: Tensor, weights_NK: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of each token's choices, in float32 and in their order."""
+    tokens, choices, model = chosen_NKM.shape
+    out_NM = torch.empty(tokens, model, dtype=dtype, device=chosen_NKM.device)
+    weighted_sum_kernel[(tokens, triton.cdiv(model, _SUMMED_COLUMNS))](
+        chosen_NKM, weights_NK, out_NM, MODEL=model, CHOICES=choices, COLUMNS=_SUMMED_COLUMNS, num_warps=4
+    )
+    return out_NM

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fuel_core.ops.triton.tiling import SplitTiling, padded
 
-_COMBINED_AT_ONCE = 16
+_COMBINED_AT_ONCE, _COMBINED_DIMS = 16, 128
+"""Splits and dims of a program that combines: a latent of 512 has four, or long rows would wait for it."""
 
 
 @triton.jit
@@ -95,13 +96,13 @@ def combine_kernel(
     SPLITS_TILE: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """One head of one row: the weighted mean of the splits that are live, in their order."""
+    """Some dims of one head of one row: the weighted mean of the splits that are live, in their order."""
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     position = tl.load(POSITIONS + row * position_stride)
     live = live_splits(position, tl.load(WINDOW), SPLITS, BLOCK).to(tl.int32)
     first = (row * tl.num_programs(0) + head) * SPLITS
 
-    splits, dims = tl.arange(0, SPLITS_TILE), tl.arange(0, DIM_TILE)
+    splits, dims = tl.arange(0, SPLITS_TILE), tl.program_id(2) * DIM_TILE + tl.arange(0, DIM_TILE)
     logs = tl.load(LOGS + first + splits, mask=splits < live, other=-float("inf"))
     peak = tl.max(logs, 0)
     total = tl.sum(tl.exp2(logs - peak), 0)
@@ -132,7 +133,8 @@ class Parts:
     def combine(self, positions_BT: Tensor, window: Tensor, out_BTHD: Tensor) -> None:
         """Write the attention of the only token of each row."""
         batch, heads, splits, dim = self.means.shape
-        combine_kernel[(heads, batch)](
+        tile = min(padded(dim), _COMBINED_DIMS)
+        combine_kernel[(heads, batch, triton.cdiv(dim, tile))](
             self.means,
             self.logs,
             positions_BT,
@@ -142,7 +144,7 @@ class Parts:
             out_BTHD.stride(0),
             out_BTHD.stride(2),
             DIM=dim,
-            DIM_TILE=padded(dim),
+            DIM_TILE=tile,
             BLOCK=self.tiling.block_tokens,
             SPLITS=splits,
             SPLITS_TILE=padded(splits),

@@ -59,10 +59,12 @@ def split_tiling(
     block_tokens = max(_LEAST_ROWS, min(64, 1 << (tokens.bit_length() - 1)))
     head_rows = min(padded(members), 32 if itemsize == 2 and columns <= 256 else 16)
     programs = batch * groups * _ceil(members, head_rows)
+    splits = min(_ceil(capacity, block_tokens), _ceil(_PROGRAMS_PER_PROCESSOR * processors, programs))
     return SplitTiling(
         block_tokens=block_tokens,
         head_rows=head_rows,
-        splits=min(_ceil(capacity, block_tokens), _ceil(_PROGRAMS_PER_PROCESSOR * processors, programs)),
+        # a power of two: each count is another kernel to compile, and capacities are as many as prompts
+        splits=1 << (splits.bit_length() - 1),
         warps=4,
         stages=2,
     )
