@@ -170,6 +170,7 @@ def _compare(bench: Bench, budget: Budget, report: Report, shape: Shape, effort:
 
 
 def _compared(bench: Bench, shape: Shape, effort: Effort) -> dict[str, Any]:
+    torch.compiler.reset()  # what was compiled for another shape made its sizes symbols, which are slower
     model = ModelBench(bench, shape, effort)
     captured = [backend for backend in bench.backends if backend != "eager"]
     for backend in captured:

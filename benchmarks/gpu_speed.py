@@ -20,7 +20,7 @@ from measure import interleaved, median_ratio
 
 from fuel_core.blocks import Decoder
 from fuel_core.cache import Cache
-from fuel_core.decode import DecodeSession
+from fuel_core.decode import DecodeSession, RowChoice
 
 CAPACITY = 32_768
 
@@ -60,7 +60,8 @@ class Row:
     """One backend at one context.
 
     Attributes:
-        greedy_s: raw seconds of each run of ``tokens`` tokens, each chosen from its logits on the host.
+        greedy_s: raw seconds of each run of ``tokens`` tokens, chosen as generation does: behind the step
+            on the device, one step ahead, where the backend runs ahead, else from the logits on the host.
         step_s: likewise of steps alone, one fixed token, synchronised at the end; not of eager.
         replay_s: likewise of bare replays of the held plan: the device's own time; not of eager.
         host_us: medians on an idle device, without waiting for it: a whole ``session.step``.
@@ -161,10 +162,11 @@ class ModelBench:
             warnings.simplefilter("always")
             session.step([[1]])
             self.bench.synchronise()
-        self._sessions[backend] = session
-        self._first_captures[backend] = session.counters.captures
         captured = session.counters.captures == self.bench.captures(backend)
         self._warnings[backend] = [] if captured else [str(each.message) for each in caught]
+        self._greedy(session, self.cache.length)  # the choice behind the step is captured too
+        self._sessions[backend] = session
+        self._first_captures[backend] = session.counters.captures
 
     def measure(self, context: str, probe: CopyProbe) -> list[Row]:
         """Every planned backend at one context."""
@@ -227,9 +229,12 @@ class ModelBench:
         self.cache.advance([1] * tokens)
 
     def _greedy(self, session: DecodeSession, held: int) -> None:
-        token = 1
-        for _ in range(self.effort.tokens):
-            token = int(session.step([[token]])[0].argmax())
+        token, greedy = 1, [RowChoice()]
+        for left in reversed(range(self.effort.tokens)):
+            if session.runs_ahead:
+                ((token, _),) = session.step_chosen([[token]], [self.cache], greedy, greedy if left else None)
+            else:
+                token = int(session.step([[token]])[0].argmax())
         self.cache.truncate(held)
 
     def _steps(self, session: DecodeSession, held: int) -> None:

@@ -15,7 +15,7 @@ def importable() -> bool:
 class TransformersSide:
     """A model of a shape with random weights and a cache that holds a prompt.
 
-    Tokens stay on the device: no choice is read on the host, unlike in fuel's loop. The cache is as short
+    Tokens stay on the device: no choice is read on the host, while fuel reads each one. The cache is as short
     as the run allows, since every step reads all of it.
 
     Args:
