@@ -4,7 +4,7 @@ Letters: B sequences, T tokens, M model width, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fuel_core.decode import Backend, DecodeSession, backend_named, default_back
 from fuel_core.errors import CapacityError, GeometryError, RequestError
 from fuel_core.family import Family
 from fuel_core.generate.generation import Generation
+from fuel_core.generate.kept_session import KeptSession
 from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
@@ -33,7 +34,7 @@ def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
     Raises:
         RequestError: the family has no such option, or not this choice.
     """
-    known = [field.name for field in fields(family.options)]
+    known = [option.name for option in fields(family.options)]
     unknown = sorted(set(chosen or {}) - set(known))
     if unknown:
         raise RequestError(
@@ -60,6 +61,7 @@ class LanguageModel(Generation):
         raw_config: the content of its config.json.
         ledger: what became of each key of it.
         load_s: seconds that loading took.
+        kept: the session of the last run, where its step was captured.
     """
 
     family: Family
@@ -70,6 +72,7 @@ class LanguageModel(Generation):
     raw_config: Mapping[str, Any]
     ledger: Ledger
     load_s: float
+    kept: KeptSession = field(default_factory=KeptSession, init=False, repr=False)
 
     @property
     def plan(self) -> ModelPlan:

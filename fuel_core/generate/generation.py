@@ -14,6 +14,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
 from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
+from fuel_core.generate.kept_session import KeptSession, roomy
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sequence import Stopping
 from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
@@ -36,6 +37,7 @@ class Generation(ABC):
 
     load_s: float
     decoder: Decoder
+    kept: KeptSession
 
     @property
     @abstractmethod
@@ -54,6 +56,9 @@ class Generation(ABC):
     def stop_token_ids(self) -> frozenset[int]: ...
 
     @abstractmethod
+    def _backend(self, asked: str | Backend | None) -> Backend: ...
+
+    @abstractmethod
     def session(
         self, capacity: int | None = None, batch: int = 1, *, backend: str | Backend | None, strict: bool
     ) -> DecodeSession: ...
@@ -69,6 +74,9 @@ class Generation(ABC):
         session: DecodeSession | None = None,
     ) -> GenerationRun:
         """Continue many prompts; iterate over the result for pieces of text as they become final.
+
+        On a backend that captures, the model keeps the session of a run that has ended for the next one
+        of as many rows: its step is captured once for both, and :meth:`release_session` frees it.
 
         Args:
             settings: of every prompt.
@@ -105,8 +113,22 @@ class Generation(ABC):
             )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
         rows = min(batch, len(prompts) * settings.n)
-        session = self.session(capacity, rows, backend=backend, strict=strict)
-        return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
+        session = self._session_for(capacity, rows, self._backend(backend), strict)
+        return GenerationRun(
+            session, self.tokenizer, tokens, stopping, settings, self.load_s, done=self.kept.give
+        )
+
+    def _session_for(self, capacity: int, rows: int, backend: Backend, strict: bool) -> DecodeSession:
+        if backend.runs_ahead(self.decoder.device):
+            kept = self.kept.take(self.decoder, rows=rows, capacity=capacity, backend=backend, strict=strict)
+            if kept is not None:
+                return kept
+            capacity = roomy(capacity, self.plan.position_limit)
+        return self.session(capacity, rows, backend=backend, strict=strict)
+
+    def release_session(self) -> None:
+        """Free the caches and graphs that the last run has left for the next one."""
+        self.kept.clear()
 
     def _encode(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)

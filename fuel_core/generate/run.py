@@ -1,6 +1,6 @@
 """A run: prompts and settings in, pieces of text out as they become final, completions at the end."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -37,6 +37,7 @@ class GenerationRun:
         settings: of all prompts.
         load_s: seconds that the model took to load, for the record.
         keep_prefix: rows keep what they hold of a prompt; see ``run_sequences``.
+        done: is given the session once the run has ended, or was closed.
 
     Attributes:
         completions: of the prompts that are done, by their number.
@@ -52,6 +53,7 @@ class GenerationRun:
         load_s: float,
         *,
         keep_prefix: bool = False,
+        done: Callable[[DecodeSession], None] | None = None,
     ) -> None:
         self.completions: dict[int, Completion] = {}
         self._session, self._load_s, self._keep_prefix = session, load_s, keep_prefix
@@ -69,6 +71,7 @@ class GenerationRun:
             ]
             for prompt, stop in zip(prompts, stopping, strict=True)
         ]
+        self._done = done
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -85,6 +88,13 @@ class GenerationRun:
         self._pieces.close()
 
     def _run(self) -> Generator[Piece, None, None]:
+        try:
+            yield from self._continue()
+        finally:
+            if self._done is not None:
+                self._done(self._session)
+
+    def _continue(self) -> Generator[Piece, None, None]:
         start = first = perf_counter()
         self._before = replace(self._session.phases)
         places = {
