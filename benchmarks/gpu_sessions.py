@@ -4,6 +4,7 @@ import random
 import warnings
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from gpu_bench import Bench, EagerTwin
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 
 from fuel_core.blocks import Decoder
 from fuel_core.decode import DecodeSession
+from fuel_core.decode.buckets import LEAST_TOKENS
 from fuel_core.errors import FuelWarning
 from fuel_core.generate.penalties import changes_logits, penalise
 from fuel_core.generate.sampling import Sampler, Sampling
+from fuel_core.ops import kernels
 from fuel_core.step import LayerStep
 
 PREFILLED, DECODED = 20, 40
@@ -55,6 +58,7 @@ def session_checks(bench: Bench) -> list[Check]:
             ("another cache, of the same pool and of a foreign one, is re-bound under strict", cache_swap),
             ("three requests of other lengths under strict: one plan, D1's tokens", three_requests),
             ("sampled tokens are D1's", sampled_tokens),
+            ("without Triton a step is D1 bit for bit, from one bucket of capacity to the next", no_triton),
             ("replaced weights are planned anew, and answered from at once", replaced_weights),
         ):
             run = partial(check, bench, backend)
@@ -284,6 +288,19 @@ def replaced_weights(bench: Bench, backend: str, findings: Findings) -> None:
         findings.require(torch.equal(found, wanted), f"step {position} is off")
     findings.equal("plans", session.counters.plans, 2)
     findings.equal("drops", session.counters.drops, 1)
+
+
+def no_triton(bench: Bench, backend: str, findings: Findings) -> None:
+    with patch.object(kernels, "triton_runs", lambda: False):
+        decoder, tokens = _decoder(bench), _tokens(7, LEAST_TOKENS + 8)
+        session, twin = bench.session(decoder, backend), EagerTwin(decoder)
+        session.prefill(tokens[: LEAST_TOKENS - 8])
+        twin.prefill(tokens[: LEAST_TOKENS - 8])
+        for position, token in enumerate(tokens[LEAST_TOKENS - 8 :]):
+            found, wanted = session.step([[token]]), twin.step([token])
+            findings.require(torch.equal(found, wanted), f"step {position} is off")
+    buckets = 2 if bench.device.type == "cuda" else 1  # elsewhere attention follows lengths
+    findings.equal("captures", session.counters.captures, buckets * bench.captures(backend))
 
 
 def planned_ahead(bench: Bench, backend: str, findings: Findings) -> None:
