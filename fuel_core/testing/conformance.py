@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from fuel_core.family import Family, Mutation
-from fuel_core.plans.model_plan import LatentAttentionPlan
+from fuel_core.plans.model_plan import LatentAttentionPlan, ModelPlan
 from fuel_core.registry import Registry
 from fuel_core.testing import checks
 from fuel_core.testing.case import PREFILLED, Case
@@ -33,8 +34,16 @@ class Conformance:
     goldens: ClassVar[Path | None] = None
 
     @classmethod
+    @cache
     def definition(cls) -> Family:
+        """The family, looked up once for a class: discovery reads what is installed, file by file."""
         return Registry.discover().family(cls.family)
+
+    @classmethod
+    @cache
+    def plans(cls) -> dict[str, ModelPlan]:
+        """What each tiny config is planned as, by its name."""
+        return {tiny: Case.build(cls.definition(), tiny).plan for tiny in cls.definition().tiny}
 
     @classmethod
     def parameters(cls, name: str) -> list[Any]:
@@ -43,10 +52,9 @@ class Conformance:
             return list(cls.definition().tiny)
         if name == "family_mutation":
             return [pytest.param(m, id=m.name) for m in cls.definition().mutations]
-        plans = [Case.build(cls.definition(), tiny).plan for tiny in cls.definition().tiny]
         unused = pytest.mark.skip(reason="no tiny config of this family uses the part")
         return [
-            pytest.param(m, id=m.name, marks=() if any(m.uses(plan) for plan in plans) else unused)
+            pytest.param(m, id=m.name, marks=() if any(map(m.uses, cls.plans().values())) else unused)
             for m in CORE_MUTATIONS
         ]
 
@@ -80,22 +88,19 @@ class Conformance:
 
     def test_windows_matter(self, tiny: str) -> None:
         """Wherever a tiny config has a window; a family without any says so by skipping."""
-        case = Case.build(self.definition(), tiny)
-        if all(window is None for window in case.plan.mask.windows):
+        if all(window is None for window in self.plans()[tiny].mask.windows):
             pytest.skip("no layer of this config has a window")
-        checks.windows_matter(case)
+        checks.windows_matter(Case.build(self.definition(), tiny))
 
     def test_latent_forms_agree(self, tiny: str) -> None:
         """Wherever a tiny config has latent attention; a family without any says so by skipping."""
-        case = Case.build(self.definition(), tiny)
-        if not all(isinstance(layer.mixer, LatentAttentionPlan) for layer in case.plan.layers):
+        if not all(isinstance(layer.mixer, LatentAttentionPlan) for layer in self.plans()[tiny].layers):
             pytest.skip("no layer of this config has latent attention")
-        checks.latent_forms_agree(case)
+        checks.latent_forms_agree(Case.build(self.definition(), tiny))
 
     def test_the_crossing_equals_fresh_passes(self, tiny: str) -> None:
         """Wherever a tiny config has two RoPE tables; a family without any says so by skipping."""
-        case = Case.build(self.definition(), tiny)
-        if case.plan.switch_length is None:
+        if self.plans()[tiny].switch_length is None:
             pytest.skip("one RoPE table serves every length of this config")
         crossing_equals_fresh_passes(case)
 
