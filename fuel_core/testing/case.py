@@ -1,7 +1,7 @@
 """One tiny model to test: a family's config with random weights that make every part matter."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,28 @@ class Case:
         chunk_tokens: int = 7,
         cache: Cache | None = None,
     ) -> torch.Tensor:
-        """The logits of every position through a cache, ``[T, V]``: a chunked prefill, then token by
-        token. At least three are decoded: the first only plans, rebinding starts at the second."""
+        """The logits of every position through a cache, ``[T, V]``, as :meth:`decode_in_turn` gives them."""
+        turns = self.decode_in_turn(
+            session, token_ids, prefilled=prefilled, chunk_tokens=chunk_tokens, cache=cache
+        )
+        return torch.cat(list(turns))
+
+    def decode_in_turn(
+        self,
+        session: DecodeSession,
+        token_ids: list[int],
+        *,
+        prefilled: int = PREFILLED,
+        chunk_tokens: int = 7,
+        cache: Cache | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """The logits of a chunked prefill, then of one token after the other, each ``[T, V]``. At least
+        three are decoded: the first only plans, rebinding starts at the second."""
         assert len(token_ids) - prefilled >= 3, "vacuous: fewer than three tokens are decoded"
         cache = cache or session.caches[0]
-        logits = [
-            session.prefill(token_ids[:prefilled], cache, chunk_tokens=chunk_tokens, all_positions=True)
-        ]
-        logits += [session.step([[token]], (cache,)) for token in token_ids[prefilled:]]
-        return torch.cat(logits)
+        yield session.prefill(token_ids[:prefilled], cache, chunk_tokens=chunk_tokens, all_positions=True)
+        for token in token_ids[prefilled:]:
+            yield session.step([[token]], (cache,))
 
     def save(self, folder: Path) -> None:
         """Write this model as a published checkpoint."""
