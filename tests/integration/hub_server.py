@@ -134,6 +134,7 @@ class _Refusal(Exception):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the receipt of its head
     hub: HubServer
 
     def do_HEAD(self) -> None:
