@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+from fuel_core.decode.token_choice import choose_now
 from fuel_core.errors import GeometryError, RequestError
 from fuel_core.generate.sampling import Sampler, Sampling, survivors
 
@@ -180,7 +181,10 @@ def test_sampled_distribution_within_chi_square(sampling: Sampling) -> None:
     scores = transformers_scores(logits, sampling)
     probabilities = scores.softmax(-1).tolist()
     sampler, draws = Sampler(sampling), 20_000
-    counts = Counter(sampler(logits) for _ in range(draws))
+    rows = [sampler.choice(ahead) for ahead in range(draws)]
+    chosen = choose_now(logits.expand(draws, -1), rows)[:, 0].int().tolist()
+    assert chosen[:500] == [sampler(logits) for _ in range(500)], "the sampler itself chooses otherwise"
+    counts = Counter(chosen)
     assert set(counts) == {token for token, probability in enumerate(probabilities) if probability > 0}
     statistic = sum(
         (counts[token] - draws * probability) ** 2 / (draws * probability)
