@@ -13,21 +13,21 @@ from fuel_core.family import Family
 from fuel_core.weights.names import sources
 
 SHARDS = 6
-SLACK_BYTES = 200_000_000
+SLACK_BYTES = 100_000_000
 
 CONFIG = {
     "model_type": "qwen2",
     "vocab_size": 8_000,
     "hidden_size": 1024,
     "intermediate_size": 4096,
-    "num_hidden_layers": 18,
+    "num_hidden_layers": 9,
     "num_attention_heads": 16,
     "num_key_value_heads": 4,
     "max_position_embeddings": 1024,
     "rope_theta": 10_000.0,
     "tie_word_embeddings": True,
 }
-"""About 290 million parameters: 580 MB at two bytes."""
+"""About 145 million parameters: 290 MB at two bytes."""
 
 CHILD = """
 import json, sys
@@ -68,5 +68,5 @@ def test_peak_is_the_model_and_one_shard(qwen2: Family, tmp_path: Path, stored: 
     )
     memory = json.loads(child.stdout)
     shard = max(path.stat().st_size for path in tmp_path.glob("*.safetensors"))
-    assert memory["held"] > 500_000_000
+    assert memory["held"] > 250_000_000
     assert memory["peak"] <= memory["held"] + shard + SLACK_BYTES, (memory, shard)
