@@ -7,7 +7,8 @@ A family's test file is a class::
     class TestQwen2(Conformance):
         family = "qwen2"
 
-A checkpoint that its wheel carries is tested by a class that inherits from ``BundledCheckpoint``.
+A checkpoint that its wheel carries is tested by a class that inherits from ``BundledCheckpoint``. That a
+published config.json gives the plan which its model card describes is ``PublishedModel(...).require(raw)``.
 
 Run with pytest; the kit needs ``pip install fuel-core[testing]``.
 """
@@ -15,6 +16,7 @@ Run with pytest; the kit needs ``pip install fuel-core[testing]``.
 from fuel_core.testing.bundled import BundledCheckpoint
 from fuel_core.testing.case import Case
 from fuel_core.testing.conformance import Conformance
+from fuel_core.testing.published import PublishedModel
 from fuel_core.testing.recording import RecordingBackend
 
-__all__ = ["BundledCheckpoint", "Case", "Conformance", "RecordingBackend"]
+__all__ = ["BundledCheckpoint", "Case", "Conformance", "PublishedModel", "RecordingBackend"]

@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from fuel_core.testing.oracle import OracleLogits
 
 pytest.register_assert_rewrite(
-    "fuel_core.testing.bundled", "fuel_core.testing.checks", "fuel_core.testing.conformance"
+    "fuel_core.testing.bundled",
+    "fuel_core.testing.checks",
+    "fuel_core.testing.conformance",
+    "fuel_core.testing.published",
 )
 
 

@@ -5,34 +5,27 @@ around them quote them, key for key. Those of Qwen2.5-7B and SmolLM3 with YaRN a
 card documents.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fuel_core.config import AttentionKeys, Fate, RopeKeys, read_json_object
+from fuel_core.config import AttentionKeys, RopeKeys, read_json_object
 from fuel_core.errors import UnknownFamily
 from fuel_core.plans import (
-    AttentionPlan,
-    CacheSpec,
     GatedMLPPlan,
-    KVSlots,
-    LayerPlan,
     Llama3Scaling,
     LongRopeScaling,
-    MaskPlan,
-    ModelPlan,
     MoEPlan,
     NormPlan,
     NoScaling,
-    RopePlan,
     RopeVariant,
     RouterPlan,
     Scaling,
     YarnScaling,
 )
 from fuel_core.registry import Registry
+from fuel_core.testing import PublishedModel
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "configs"
 
@@ -96,55 +89,6 @@ def test_without_its_plugin_each_names_the_package(package: str, name: str) -> N
     assert f"pip install {package}" in str(caught.value)
 
 
-UNSCALED = NoScaling()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Qwen:
-    """What a published Qwen has to be; every layer has full attention, heads are 64 or 128 wide."""
-
-    family: str
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    feed_forward: GatedMLPPlan | MoEPlan
-    context: int
-    tied: bool
-    position_limit: int
-    cache_bytes: int
-    scaling: Scaling = UNSCALED
-
-    @property
-    def plan(self) -> ModelPlan:
-        attention = AttentionPlan(
-            query_heads=self.query_heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            scale=self.head_dim**-0.5,
-            qkv_bias=self.family in ("qwen2", "qwen2_moe"),
-            out_bias=False,
-            qk_norm=NormPlan("rms", 1e-6) if self.family in ("qwen3", "qwen3_moe") else None,
-        )
-        recipe = RopeVariant(base=1e6, width=self.head_dim, scaling=self.scaling)
-        return ModelPlan(
-            family=self.family,
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            max_positions=self.context,
-            norm=NormPlan("rms", 1e-6),
-            tied=self.tied,
-            embed_scale=None,
-            head_bias=False,
-            layers=(LayerPlan(attention, self.feed_forward),) * self.layers,
-            mask=MaskPlan.dense(self.layers),
-            rope=RopePlan.single(recipe, self.layers),
-            cache=CacheSpec.uniform(KVSlots(self.kv_heads, self.head_dim), self.layers),
-        )
-
-
 def silu(width: int) -> GatedMLPPlan:
     return GatedMLPPlan(width=width, activation="silu")
 
@@ -159,8 +103,12 @@ def qwen_experts(chosen: int, of: int, width: int, *, normalise: bool, shared: i
     )
 
 
+RMS = NormPlan("rms", 1e-6)
+ALIKE: dict[str, Any] = {"norm": RMS, "base": 1e6, "stored_dtype": "bfloat16"}
+QWEN2: dict[str, Any] = {**ALIKE, "family": "qwen2", "qkv_bias": True}
+QWEN2_MOE: dict[str, Any] = {**ALIKE, "family": "qwen2_moe", "qkv_bias": True}
 HALF_BILLION: dict[str, Any] = {
-    "family": "qwen2",
+    **QWEN2,
     "vocab_size": 151_936,
     "hidden_size": 896,
     "layers": 24,
@@ -172,7 +120,7 @@ HALF_BILLION: dict[str, Any] = {
     "cache_bytes": 12_288,
 }
 SEVEN_BILLION: dict[str, Any] = {
-    "family": "qwen2",
+    **QWEN2,
     "vocab_size": 152_064,
     "hidden_size": 3584,
     "layers": 28,
@@ -185,25 +133,26 @@ SEVEN_BILLION: dict[str, Any] = {
 }
 
 QWEN3: dict[str, Any] = {
+    **ALIKE,
     "vocab_size": 151_936,
     "head_dim": 128,
+    "qk_norm": RMS,
     "context": 40_960,
-    "position_limit": 40_960,
 }
 
 QWEN = {
-    "qwen2-0.5b": Qwen(**HALF_BILLION, context=131_072, position_limit=131_072),
-    "qwen2-7b-instruct": Qwen(**SEVEN_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-0.5b-instruct": Qwen(**HALF_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-7b": Qwen(**SEVEN_BILLION, context=131_072, position_limit=131_072),
-    "qwen2.5-7b-instruct": Qwen(**SEVEN_BILLION, context=32_768, position_limit=32_768),
-    "qwen2.5-7b-instruct-yarn": Qwen(
+    "qwen2-0.5b": PublishedModel(**HALF_BILLION, context=131_072),
+    "qwen2-7b-instruct": PublishedModel(**SEVEN_BILLION, context=32_768),
+    "qwen2.5-0.5b-instruct": PublishedModel(**HALF_BILLION, context=32_768),
+    "qwen2.5-7b": PublishedModel(**SEVEN_BILLION, context=131_072),
+    "qwen2.5-7b-instruct": PublishedModel(**SEVEN_BILLION, context=32_768),
+    "qwen2.5-7b-instruct-yarn": PublishedModel(
         **SEVEN_BILLION,
         context=32_768,
         position_limit=131_072,
         scaling=YarnScaling(factor=4.0, original_length=32_768),
     ),
-    "qwen3-0.6b": Qwen(
+    "qwen3-0.6b": PublishedModel(
         **QWEN3,
         family="qwen3",
         hidden_size=1024,
@@ -214,7 +163,7 @@ QWEN = {
         tied=True,
         cache_bytes=114_688,
     ),
-    "qwen3-4b": Qwen(
+    "qwen3-4b": PublishedModel(
         **QWEN3,
         family="qwen3",
         hidden_size=2560,
@@ -225,8 +174,8 @@ QWEN = {
         tied=True,
         cache_bytes=147_456,
     ),
-    "qwen1.5-moe-a2.7b-chat": Qwen(
-        family="qwen2_moe",
+    "qwen1.5-moe-a2.7b-chat": PublishedModel(
+        **QWEN2_MOE,
         vocab_size=151_936,
         hidden_size=2048,
         layers=24,
@@ -235,12 +184,11 @@ QWEN = {
         head_dim=128,
         feed_forward=qwen_experts(4, of=60, width=1408, normalise=False, shared=5632),
         context=32_768,
-        position_limit=32_768,
         tied=False,
         cache_bytes=196_608,
     ),
-    "qwen2-57b-a14b": Qwen(
-        family="qwen2_moe",
+    "qwen2-57b-a14b": PublishedModel(
+        **QWEN2_MOE,
         vocab_size=151_936,
         hidden_size=3584,
         layers=28,
@@ -249,11 +197,10 @@ QWEN = {
         head_dim=128,
         feed_forward=qwen_experts(8, of=64, width=2560, normalise=False, shared=20_480),
         context=131_072,
-        position_limit=131_072,
         tied=False,
         cache_bytes=57_344,
     ),
-    "qwen3-30b-a3b": Qwen(
+    "qwen3-30b-a3b": PublishedModel(
         **QWEN3,
         family="qwen3_moe",
         hidden_size=2048,
@@ -264,7 +211,7 @@ QWEN = {
         tied=False,
         cache_bytes=98_304,
     ),
-    "qwen3-235b-a22b": Qwen(
+    "qwen3-235b-a22b": PublishedModel(
         **QWEN3,
         family="qwen3_moe",
         hidden_size=4096,
@@ -280,17 +227,7 @@ QWEN = {
 
 @pytest.mark.parametrize("name", QWEN)
 def test_each_qwen_gives_its_plan(name: str) -> None:
-    wanted = QWEN[name]
-    family = Registry.discover().family(wanted.family)
-    config, ledger = family.config.read(fixture(name), source=name)
-    plan = family.plan(config, family.options())
-    assert plan == wanted.plan
-    assert plan.notes == ()
-    assert plan.position_limit == wanted.position_limit
-    assert plan.cache.bytes_per_token(2) == wanted.cache_bytes
-    assert config.stored_dtype == "bfloat16"
-    assert ledger.of(Fate.REFUSED) == ()
-    assert [entry.key for entry in ledger] == list(fixture(name))
+    QWEN[name].require(fixture(name))
 
 
 def test_the_qwen2_fixtures_differ() -> None:
