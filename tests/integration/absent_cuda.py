@@ -20,7 +20,11 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensorDeviceMismatchError,
+    FakeTensorMode,
+)
 from triton.runtime.jit import JITFunction
 
 from fuel_core.blocks import Decoder
@@ -150,10 +154,9 @@ def refused(decoder: Decoder) -> None:
         layer.feed_forward = OnTheHost(inner, reads=reads)
         try:
             DecodeSession(decoder, rows(decoder, 1), EagerBackend()).prefill([1, 2, 3])
-        except Exception as error:
-            assert type(error).__name__ in ("FakeTensorDeviceMismatchError", "DataDependentOutputException")
-        else:
-            raise AssertionError("a tensor on another device, or a value that was read, went unseen")
+        except (DataDependentOutputException, FakeTensorDeviceMismatchError):
+            continue
+        raise AssertionError("a tensor on another device, or a value that was read, went unseen")
 
 
 def pretend(*, triton: bool) -> AbstractContextManager[object]:
