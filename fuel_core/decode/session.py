@@ -6,13 +6,12 @@ Letters: B rows, T new tokens, V vocabulary.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.cache import Cache, CachePool, check_geometry
+from fuel_core.cache import Cache, CachePool
 from fuel_core.decode.ahead import Ahead
 from fuel_core.decode.backends import Backend
 from fuel_core.decode.buckets import CapacityBuckets, attended_tokens
@@ -20,9 +19,9 @@ from fuel_core.decode.buffers import StaticInputs, append_inputs, pool_of, prefi
 from fuel_core.decode.counters import Counters, PhaseTimes
 from fuel_core.decode.driver import drive, drive_chosen
 from fuel_core.decode.held_plan import HeldPlan
+from fuel_core.decode.request import as_rows, check_request
 from fuel_core.decode.token_choice import RowChoice, choose_now
 from fuel_core.errors import (
-    CapacityError,
     FuelError,
     ReplanError,
     RequestError,
@@ -96,9 +95,9 @@ class DecodeSession:
         Whatever is raised, no cache has advanced and the session goes on.
         """
         with self._naming("step"), self._alone():
-            rows = _as_rows(token_ids)
+            rows = as_rows(token_ids)
             caches = self.caches if caches is None else caches
-            self._check(rows, caches)
+            check_request(self.decoder, rows, caches)
             self._enter_regimes(rows, caches)
             idle = self._idle_rows(len(rows)) if len(rows[0]) == 1 else 0
             if not idle:
@@ -133,8 +132,8 @@ class DecodeSession:
         Raises: as :meth:`step`.
         """
         with self._naming("step_chosen"), self._alone():
-            rows = _as_rows(token_ids)
-            self._check(rows, caches)
+            rows = as_rows(token_ids)
+            check_request(self.decoder, rows, caches)
             wanted = [len(rows)] * (1 if after is None else 2)
             given = [len(each) for each in (choices, after) if each is not None]
             if len(rows[0]) != 1 or given != wanted:
@@ -171,8 +170,8 @@ class DecodeSession:
             if chunk_tokens < 1:
                 raise RequestError(f"chunk_tokens is {chunk_tokens}; at least 1 is expected")
             cache = self.caches[0] if cache is None else cache
-            rows = _as_rows([token_ids])
-            self._check(rows, (cache,))
+            rows = as_rows([token_ids])
+            check_request(self.decoder, rows, (cache,))
             self._enter_regimes(rows, (cache,))
             logits = self._prefill(cache, rows[0], chunk_tokens, all_positions)
             self.advance(rows, (cache,))
@@ -353,39 +352,6 @@ class DecodeSession:
                     cache.regime = Cache.UNSETTLED  # some keys are of either: the next call does it again
                     raise
 
-    def _check(self, token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None]) -> None:
-        plan = self.decoder.plan
-        if not token_ids or len(token_ids) != len(caches):
-            raise RequestError(f"{len(token_ids)} row(s) of tokens for {len(caches)} cache(s)")
-        if len({len(ids) for ids in token_ids}) > 1:
-            raise RequestError(
-                f"rows of {[len(ids) for ids in token_ids]} tokens in one step; there is no padding: "
-                "prefill each row by itself"
-            )
-        active = [cache for cache in caches if cache is not None]
-        if not active or (len(active) < len(caches) and len(token_ids[0]) != 1):
-            raise RequestError("a step needs a cache, and idle rows stand only in steps of one token")
-        pool = active[0].pool
-        if not all(pool.holds(cache) for cache in active) or len({c.row for c in active}) < len(active):
-            raise RequestError("the caches of one step must be different rows of one pool, not released")
-        check_geometry(plan.family, pool, plan.cache, plan.numerics.cache, self.decoder.device)
-        for ids, cache in zip(token_ids, caches, strict=True):
-            self._check_row(ids, cache)
-
-    def _check_row(self, token_ids: Sequence[int], cache: Cache | None) -> None:
-        plan = self.decoder.plan
-        for token in token_ids:
-            if type(token) is not int or not 0 <= token < plan.vocab_size:
-                raise RequestError(f"token id {token} is outside of the vocabulary of {plan.vocab_size}")
-        if cache is None:
-            return
-        cache.require(len(token_ids))
-        length = cache.length + len(token_ids)
-        if length > plan.position_limit:
-            raise CapacityError(
-                f"{length} tokens exceed the {plan.position_limit} positions that this model has"
-            )
-
     @contextmanager
     def _naming(self, entry: str) -> Iterator[None]:
         """Let errors of this shared path say whose they are."""
@@ -404,18 +370,3 @@ class DecodeSession:
             yield
         finally:
             self._running.release()
-
-
-def _as_rows(token_ids: Any) -> list[list[int]]:
-    """``[B, T]`` ids as lists.
-
-    Raises:
-        RequestError: it is no such array of whole numbers.
-    """
-    try:
-        return [
-            row.tolist() if isinstance(row, Tensor) else list(row)
-            for row in (token_ids.tolist() if isinstance(token_ids, Tensor) else token_ids)
-        ]
-    except TypeError as error:
-        raise RequestError(f"token ids are a [batch, tokens] array of whole numbers: {error}") from error

@@ -1,4 +1,4 @@
-"""A fixture for the tests of Triton kernels, which run in triton's interpreter on the CPU."""
+"""Stand-ins for a GPU: graphs on a tape, and triton's interpreter for its kernels."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from fuel_core.testing.tape import TapeDevice
+
+
+@pytest.fixture
+def device() -> TapeDevice:
+    return TapeDevice()
 
 
 @pytest.fixture

@@ -38,11 +38,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def device() -> TapeDevice:
-    return TapeDevice()
-
-
-@pytest.fixture
 def case(qwen2: Family) -> Case:
     return Case.build(qwen2, "mixed-window")
 

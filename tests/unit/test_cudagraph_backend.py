@@ -40,11 +40,6 @@ def captured(device: TapeDevice) -> CudaGraphBackend:
 
 
 @pytest.fixture
-def device() -> TapeDevice:
-    return TapeDevice()
-
-
-@pytest.fixture
 def case(qwen2: Family) -> Case:
     return Case.build(qwen2, "mixed-window")
 

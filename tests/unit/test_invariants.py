@@ -124,16 +124,16 @@ def mixes_a_trace_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def advances_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = DecodeSession._check
+    right = fuel_core.decode.session.check_request
 
-    def check(self: DecodeSession, rows: Any, caches: Any) -> None:
+    def check(decoder: Any, rows: Any, caches: Sequence[Cache]) -> None:
         try:
-            right(self, rows, caches)
+            right(decoder, rows, caches)
         except FuelError:
-            self.caches[0].advance([0])
+            caches[0].advance([0])
             raise
 
-    monkeypatch.setattr(DecodeSession, "_check", check)
+    monkeypatch.setattr(fuel_core.decode.session, "check_request", check)
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,6 @@ class AheadBackend(EagerBackend):
 
 
 @pytest.fixture
-def device() -> TapeDevice:
-    return TapeDevice()
-
-
-@pytest.fixture
 def backend(device: TapeDevice) -> CudaGraphBackend:
     return CudaGraphBackend(graphs=lambda _: device)
 

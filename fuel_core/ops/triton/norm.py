@@ -50,44 +50,34 @@ def rms_norm(x: Tensor, weight_W: Tensor, eps: float) -> Tensor:
         x: ``[N, W]``, ``[B, T, W]`` or ``[B, T, H, W]``; each may be a slice of a wider projection.
     """
     x_NHW = x.flatten(0, -3) if x.dim() > 3 else x.flatten(0, -2)[:, None]
-    tokens, heads, width = x_NHW.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rms_norm_kernel[(tokens, heads)](
-        x_NHW,
-        x_NHW,
-        weight_W,
-        out,
-        out,
-        x_NHW.stride(0),
-        x_NHW.stride(1),
-        0,
-        eps,
-        WIDTH=width,
-        TILE=triton.next_power_of_2(width),
-        ADDS=False,
-        num_warps=row_warps(width),
-    )
+    _launch(x_NHW, None, weight_W, None, out, eps)
     return out
 
 
 def add_rms_norm(x: Tensor, y: Tensor, weight_W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """``x + y``, rounded to their dtype, and :func:`rms_norm` of it."""
-    x_NW, y_NW = x.flatten(0, -2), y.flatten(0, -2)
-    tokens, width = x_NW.shape
-    total, out = torch.empty_like(x_NW), torch.empty_like(x_NW)
-    rms_norm_kernel[(tokens, 1)](
-        x_NW,
+    total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    _launch(x.flatten(0, -2)[:, None], y.flatten(0, -2), weight_W, total, out, eps)
+    return total, out
+
+
+def _launch(
+    x_NHW: Tensor, y_NW: Tensor | None, weight_W: Tensor, total: Tensor | None, out: Tensor, eps: float
+) -> None:
+    tokens, heads, width = x_NHW.shape
+    rms_norm_kernel[(tokens, heads)](
+        x_NHW,
         y_NW,
         weight_W,
         total,
         out,
-        x_NW.stride(0),
-        0,
-        y_NW.stride(0),
+        x_NHW.stride(0),
+        x_NHW.stride(1),
+        0 if y_NW is None else y_NW.stride(0),
         eps,
         WIDTH=width,
         TILE=triton.next_power_of_2(width),
-        ADDS=True,
+        ADDS=y_NW is not None,
         num_warps=row_warps(width),
     )
-    return total.view(x.shape), out.view(x.shape)
