@@ -19,8 +19,10 @@ from fuel_core.config import FamilyConfig, Ledger
 from fuel_core.decode import Backend, DecodeSession, backend_named, default_backend
 from fuel_core.errors import CapacityError, GeometryError, RequestError
 from fuel_core.family import Family
+from fuel_core.generate.checkpoint_sampling import checkpoint_sampling
 from fuel_core.generate.generation import Generation
 from fuel_core.generate.kept_session import KeptSession
+from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
@@ -107,6 +109,15 @@ class LanguageModel(Generation):
         return stop_token_ids(
             self.raw_config, read_generation_config(self.folder), self.tokenizer.eos_token_ids
         )
+
+    @cached_property
+    def default_sampling(self) -> Sampling:
+        """How tokens are chosen where a request does not say: as the checkpoint's generation_config.json.
+
+        Raises:
+            ConfigError: that file holds a value out of its range.
+        """
+        return checkpoint_sampling(read_generation_config(self.folder))
 
     # One-shot forward passes: no cache, differentiable.
 

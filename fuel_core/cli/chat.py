@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +27,17 @@ def chat(
     ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="At most this many tokens an answer.")] = 512,
-    temperature: Annotated[float, typer.Option(help="0 takes the most probable token.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Sample from the smallest set of this mass.")] = 0.95,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="0 takes the most probable token. [default: as the checkpoint's generation_config.json "
+            "says if it samples, else 0.7]"
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Sample from the smallest set of this mass. [default: likewise, else 0.95]"),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")
@@ -41,17 +51,19 @@ def chat(
     ] = None,
 ) -> None:
     """Talk with a model that has a chat template."""
+    from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.chat import Conversation
-    from fuel_core.generate.sampling import Sampling
     from fuel_core.generate.settings import GenerationSettings
     from fuel_core.loading import load
 
-    settings = GenerationSettings(
-        max_tokens=max_tokens, sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed)
-    )
+    sampling = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
     with progress_bars() as progress:
         model = load(ref, dtype=dtype, revision=revision, progress=progress)
     _ = model.chat_template  # a checkpoint without one is refused before the first question
+    own = model.default_sampling
+    if not own.temperature:  # the most probable answers soon repeat each other
+        own = replace(own, temperature=0.7, top_p=0.95)
+    settings = GenerationSettings(max_tokens=max_tokens, sampling=sampling.over(own))
     conversation = Conversation(model, settings, system=system, backend=backend)
     if sys.stdin.isatty():
         import readline  # noqa: F401  # gives input() its history and line editing

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,30 +25,34 @@ def run(
         str | None, typer.Argument(help="The text to continue; - reads standard input.")
     ] = None,
     temperature: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="0 takes the most probable token, 1 samples as the model says.", rich_help_panel=SAMPLING
+            help="0 takes the most probable token, 1 samples as the model says. [default: this and the next "
+            "four as the checkpoint's generation_config.json says, else 0]",
+            rich_help_panel=SAMPLING,
         ),
-    ] = 0.0,
+    ] = None,
     top_k: Annotated[
-        int, typer.Option(help="Keep the k most probable tokens; 0 is off.", rich_help_panel=SAMPLING)
-    ] = 0,
+        int | None, typer.Option(help="Keep the k most probable tokens; 0 is off.", rich_help_panel=SAMPLING)
+    ] = None,
     top_p: Annotated[
-        float, typer.Option(help="Keep the smallest set of this mass; 1 is off.", rich_help_panel=SAMPLING)
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Keep the smallest set of this mass; 1 is off.", rich_help_panel=SAMPLING),
+    ] = None,
     min_p: Annotated[
-        float,
+        float | None,
         typer.Option(help="Keep tokens of this share of the best one; 0 is off.", rich_help_panel=SAMPLING),
-    ] = 0.0,
+    ] = None,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1 against what prompt and text hold.", rich_help_panel=SAMPLING)
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Above 1 against what prompt and text hold.", rich_help_panel=SAMPLING),
+    ] = None,
     presence_penalty: Annotated[
-        float, typer.Option(help="Taken from tokens of the text so far.", rich_help_panel=SAMPLING)
-    ] = 0.0,
+        float | None, typer.Option(help="Taken from tokens of the text so far.", rich_help_panel=SAMPLING)
+    ] = None,
     frequency_penalty: Annotated[
-        float, typer.Option(help="Likewise, times their number.", rich_help_panel=SAMPLING)
-    ] = 0.0,
+        float | None, typer.Option(help="Likewise, times their number.", rich_help_panel=SAMPLING)
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Makes sampling repeatable.", rich_help_panel=SAMPLING)
     ] = None,
@@ -130,23 +135,23 @@ def run(
         raise typer.BadParameter("log-probabilities are shown with --json", param_hint="--logprobs")
     if as_json and input_file is not None:
         raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
-    from fuel_core.generate.sampling import Sampling
+    from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.settings import GenerationSettings
     from fuel_core.loading import load
 
+    sampling = SamplingOptions(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+    )
     settings = GenerationSettings(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        sampling=Sampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            seed=seed,
-        ),
         stop=stop or (),
         ignore_eos=ignore_eos,
         n=n,
@@ -156,6 +161,7 @@ def run(
         model = load(
             ref, dtype=dtype, allow_unknown_keys=allow_unknown_keys, revision=revision, progress=progress
         )
+    settings = replace(settings, sampling=sampling.over(model.default_sampling))
     if input_file is not None and output_file is not None:
         from fuel_core.cli.prompts_file import continue_file
 

@@ -16,6 +16,7 @@ from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
 from fuel_core.generate.kept_session import KeptSession, roomy
 from fuel_core.generate.run import GenerationRun, TextStream
+from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.sequence import Stopping
 from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
 from fuel_core.plans.model_plan import ModelPlan
@@ -54,6 +55,10 @@ class Generation(ABC):
     @property
     @abstractmethod
     def stop_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    @abstractmethod
+    def default_sampling(self) -> Sampling: ...
 
     @abstractmethod
     def _backend(self, asked: str | Backend | None) -> Backend: ...
@@ -94,11 +99,13 @@ class Generation(ABC):
         Nothing has run when one of these is raised.
         """
         settings = settings or GenerationSettings()
+        sampling = self.default_sampling if settings.sampling is None else settings.sampling
+        settings = replace(settings, sampling=sampling)
         if not prompts:
             raise RequestError("there is no prompt to continue")
         if batch < 1:
             raise RequestError(f"batch is {batch}; at least one row is expected")
-        self._check_ids(settings)
+        self._check_ids(settings.stop_token_ids, sampling)
         tokens = [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
         limit, whose = self.plan.position_limit, "positions that this model has"
         if session is not None:
@@ -141,11 +148,8 @@ class Generation(ABC):
             )
         return ids
 
-    def _check_ids(self, settings: GenerationSettings) -> None:
-        for name, ids in (
-            ("stop_token_ids", settings.stop_token_ids),
-            ("logit_bias", settings.sampling.logit_bias),
-        ):
+    def _check_ids(self, stop_token_ids: Sequence[int], sampling: Sampling) -> None:
+        for name, ids in (("stop_token_ids", stop_token_ids), ("logit_bias", sampling.logit_bias)):
             wrong = [token for token in ids if not 0 <= token < self.plan.vocab_size]
             if wrong:
                 raise RequestError(

@@ -55,6 +55,7 @@ class GenerationRun:
         keep_prefix: bool = False,
         done: Callable[[DecodeSession], None] | None = None,
     ) -> None:
+        assert settings.sampling is not None, "whoever makes a run has put the checkpoint's in its place"
         self.completions: dict[int, Completion] = {}
         self._session, self._load_s, self._keep_prefix = session, load_s, keep_prefix
         self._sequences = [

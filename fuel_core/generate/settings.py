@@ -1,7 +1,7 @@
 """What a caller asks of a generation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fuel_core.errors import RequestError
 from fuel_core.generate.sampling import Sampling
@@ -17,7 +17,8 @@ class GenerationSettings:
     Attributes:
         max_tokens: at most this many tokens; None for 128 or what the context leaves.
         min_tokens: no stop token is chosen before this many.
-        sampling: how tokens are chosen; by default the most probable one.
+        sampling: how tokens are chosen; None for what the checkpoint's generation_config.json says, which
+            is the most probable one where it says nothing.
         stop: texts that end a continuation and are left out of it.
         stop_token_ids: tokens that end a continuation, beside the model's own.
         ignore_eos: go on at the model's own end tokens; ``stop_token_ids`` still end it.
@@ -31,7 +32,7 @@ class GenerationSettings:
 
     max_tokens: int | None = None
     min_tokens: int = 0
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | None = None
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False

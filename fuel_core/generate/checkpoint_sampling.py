@@ -1,0 +1,64 @@
+"""How a checkpoint has its tokens chosen where the caller does not say: generation_config.json.
+
+Source: ``GenerationConfig`` of transformers 5.23, its keys and what an absent one means there.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fuel_core.errors import ConfigError, FuelWarning, RequestError
+from fuel_core.generate.sampling import Sampling
+from fuel_core.generate.stopping import GENERATION_CONFIG_FILE
+
+_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
+"""Of what samples; what does not is greedy."""
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "typical_p": (1.0,),
+    "top_h": (),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "bad_words_ids": ([],),
+    "sequence_bias": ([], {}),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1, 1.0),
+    "penalty_alpha": (0.0,),
+    "stop_strings": ([],),
+}
+"""Keys that would change a text and that fuel does not do -> their values, null beside, that change none."""
+
+
+def checkpoint_sampling(generation_config: Mapping[str, Any] | None) -> Sampling:
+    """The sampling of a generation_config.json; the most probable token where it does not sample, or is not
+    there. Warns of what it asks for beyond that.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+    given = {key: value for key, value in (generation_config or {}).items() if value is not None}
+    ignored = [key for key, neutral in _NEUTRAL.items() if key in given and given[key] not in neutral]
+    if ignored:
+        warnings.warn(
+            f"{GENERATION_CONFIG_FILE} asks for {', '.join(ignored)}, which fuel does not do: texts may "
+            "differ from those of its publisher",
+            FuelWarning,
+            stacklevel=2,
+        )
+    chosen = {"repetition_penalty": given.get("repetition_penalty", 1.0)}
+    if given.get("do_sample", False):
+        chosen |= {key: given.get(key, default) for key, default in _DEFAULTS.items()}
+    try:
+        return Sampling(**chosen)
+    except RequestError as error:
+        raise ConfigError(
+            f"{GENERATION_CONFIG_FILE}: {error}; say how tokens are chosen, or mend the file"
+        ) from error
