@@ -80,7 +80,7 @@ class ReplanError(SessionError):
 
 
 class SessionBusy(SessionError):
-    """A session was called from one thread while it serves another."""
+    """A session was called while it serves somebody else."""
 
 
 class FuelWarning(UserWarning):

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from fuel_core.cache import Cache
 from fuel_core.decode import DecodeSession
 from fuel_core.decode.token_choice import RowChoice
+from fuel_core.errors import SessionBusy
 from fuel_core.generate.sequence import SequenceState
 
 
@@ -26,9 +28,13 @@ def run_sequences(
         A sequence and the text that became final with its newest token, after each token.
 
     The last token of a sequence is not fed back. Sequences do not influence each other.
+
+    Raises:
+        SessionBusy: a row of a running sequence was changed by somebody else in between.
     """
     waiting = list(reversed(sequences))
     rows: list[SequenceState | None] = [None] * len(session.caches)
+    left = [(0, 0)] * len(session.caches)
 
     def accept(sequence: SequenceState, logits_V: torch.Tensor) -> str:
         with session.phases.measure("sample"):
@@ -45,9 +51,16 @@ def run_sequences(
                 cache.truncate(_shared(cache.token_ids, sequence.prompt) if keep_prefix else 0)
                 text = accept(sequence, session.prefill(sequence.prompt[cache.length :], cache))
                 rows[place] = None if sequence.finish_reason else sequence
+                left[place] = _state(cache)
                 yield sequence, text
         if not any(rows):
             return
+        for place, cache in enumerate(session.caches):
+            if rows[place] is not None and left[place] != _state(cache):
+                raise SessionBusy(
+                    f"row {cache.row} of the session holds other tokens than this run left there: give each "
+                    "run that is under way a session of its own"
+                )
         # rows that have nothing left to do stay, idle: another batch size would be another plan
         tokens = [[sequence.token_ids[-1] if sequence else 0] for sequence in rows]
         active = [cache if sequence else None for sequence, cache in zip(rows, session.caches, strict=True)]
@@ -56,11 +69,17 @@ def run_sequences(
             logits_BV = session.step(tokens, active)
         else:
             chosen = session.step_chosen(tokens, active, choices, _choices(rows, 1))
+        left = [_state(cache) for cache in session.caches]
         for place, running in enumerate(rows):
             if running is not None:
                 text = accept(running, logits_BV[place]) if choices is None else take(running, *chosen[place])
                 rows[place] = None if running.finish_reason else running
                 yield running, text
+
+
+def _state(cache: Cache) -> tuple[int, int]:
+    """What changes whenever a row is written or cut."""
+    return cache.version, cache.length
 
 
 def _choices(rows: Sequence[SequenceState | None], ahead: int) -> list[RowChoice] | None:

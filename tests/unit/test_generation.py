@@ -9,7 +9,7 @@ import torch
 
 import fuel_core
 from fuel_core import LanguageModel
-from fuel_core.errors import CapacityError, RequestError
+from fuel_core.errors import CapacityError, RequestError, SessionBusy
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.settings import GenerationSettings
 
@@ -177,6 +177,25 @@ class TestSharedSession:
         ):
             model.stream("Hello", max_tokens=4, session=session)
         assert len(model.run(["Hello"], session=session).finish()[0].token_ids) == 3
+
+    @pytest.mark.parametrize("meanwhile", ["stream", "step", "truncate"])
+    def test_a_run_whose_row_somebody_else_has_changed_ends(
+        self, model: LanguageModel, meanwhile: str
+    ) -> None:
+        """The text went on, fluently, from what the other had left in the row."""
+        session = model.session(64)
+        stream = model.stream("Hello", max_tokens=20, session=session)
+        pieces = iter(stream)
+        next(pieces)
+        if meanwhile == "stream":
+            assert "".join(model.stream("World", max_tokens=3, session=session))
+        elif meanwhile == "step":
+            session.step([[1]])
+        else:
+            session.caches[0].truncate(2)
+        with pytest.raises(SessionBusy, match="row 0 of the session holds other tokens"):
+            list(pieces)
+        assert "".join(model.stream("Hello", max_tokens=3, session=session))
 
     def test_another_models_session_is_refused(
         self, model: LanguageModel, checkpoint: Callable[..., Path]
