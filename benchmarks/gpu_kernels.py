@@ -15,6 +15,7 @@ from torch import Tensor
 from fuel_core.ops import add_rms_norm, apply_experts, attend, gated, rms_norm
 from fuel_core.ops.cached import attend_reference
 from fuel_core.ops.experts import experts_reference
+from fuel_core.ops.kernels import fuses
 from fuel_core.ops.latent import latent_reference
 from fuel_core.plans import UNBOUNDED, ActivationName, visible
 from fuel_core.plans.rope import Layout
@@ -217,6 +218,7 @@ def experts(device: torch.device, dtype: torch.dtype, findings: Findings) -> Non
 def fused(device: torch.device, dtype: torch.dtype, findings: Findings) -> None:
     """Float64 is never fused, so one function gives both sides."""
     noise, width = Noise(device, dtype), 896
+    findings.require(device.type != "cuda" or fuses(noise(1, width)), "nothing is fused here")
     x, y, weight = noise(2, 3, width), noise(2, 3, width), noise(width).float()
     heads, angles = noise(2, 3, 9, 80)[:, :, 1:6], noise(2, 3, 1, 32).float()
 

@@ -6,6 +6,7 @@ Letters: G key/value heads, C capacity, D head dim, K latent rank, R rotary widt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -90,8 +91,9 @@ class CachePool:
         self.layers = tuple(self._allocate(layer, device) for layer in range(len(spec.layers)))
         self.device = self.layers[0].tensors[0].device  # with its number, as models state theirs
         self._free = list(reversed(range(rows)))
-        self._holders: dict[int, Cache] = {}
+        self._holders: WeakValueDictionary[int, Cache] = WeakValueDictionary()  # caches hold their pool
 
+    @torch.inference_mode(False)  # whoever is in it could alone write to what it makes
     def _allocate(self, layer: int, device: torch.device | str) -> LayerBuffers:
         slots, rows, capacity = self.spec.layers[layer], self.rows + 1, self.capacity
 

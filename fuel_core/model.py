@@ -63,7 +63,6 @@ class LanguageModel(Generation):
         raw_config: the content of its config.json.
         ledger: what became of each key of it.
         load_s: seconds that loading took.
-        kept: the session of the last run, where its step was captured.
     """
 
     family: Family
@@ -74,7 +73,7 @@ class LanguageModel(Generation):
     raw_config: Mapping[str, Any]
     ledger: Ledger
     load_s: float
-    kept: KeptSession = field(default_factory=KeptSession, init=False, repr=False)
+    _kept_session: KeptSession = field(default_factory=KeptSession, init=False, repr=False)
 
     @property
     def plan(self) -> ModelPlan:

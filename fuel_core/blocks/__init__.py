@@ -9,7 +9,7 @@ from fuel_core.blocks.latent_attention import LatentAttention
 from fuel_core.blocks.layer import ParallelLayer, PreNormLayer
 from fuel_core.blocks.linear import FusedLinear, Linear
 from fuel_core.blocks.mlp import MLP, GatedMLP
-from fuel_core.blocks.norm import LayerNorm, Norm, RMSNorm, normalisation
+from fuel_core.blocks.norm import LayerNorm, RMSNorm, normalisation
 from fuel_core.blocks.pre_norm import pre_norm_decoder
 from fuel_core.blocks.router import Router
 from fuel_core.blocks.rules import VECTOR, WHOLE, Piece, WeightRule
@@ -28,7 +28,6 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "MoE",
-    "Norm",
     "ParallelLayer",
     "Piece",
     "PreNormLayer",

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fuel_core.blocks.norm import Norm
+from fuel_core.blocks.norm import sum_and_norm
 from fuel_core.step import LayerStep
 
 
@@ -12,9 +12,9 @@ class PreNormLayer(nn.Module):
     def __init__(
         self,
         *,
-        mixer_norm: Norm,
+        mixer_norm: nn.Module,
         mixer: nn.Module,
-        feed_forward_norm: Norm,
+        feed_forward_norm: nn.Module,
         feed_forward: nn.Module,
     ) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class PreNormLayer(nn.Module):
 
     def forward(self, x_BTM: Tensor, step: LayerStep) -> Tensor:
         mixed_BTM = self.mixer(self.mixer_norm(x_BTM), step)
-        x_BTM, normed_BTM = self.feed_forward_norm.of_sum(x_BTM, mixed_BTM)
+        x_BTM, normed_BTM = sum_and_norm(self.feed_forward_norm, x_BTM, mixed_BTM)
         return x_BTM + self.feed_forward(normed_BTM)
 
 
 class ParallelLayer(nn.Module):
     """``x + mixer(norm(x)) + feed_forward(norm(x))`` with one norm for both: Phi-1 to Phi-2."""
 
-    def __init__(self, *, norm: Norm, mixer: nn.Module, feed_forward: nn.Module) -> None:
+    def __init__(self, *, norm: nn.Module, mixer: nn.Module, feed_forward: nn.Module) -> None:
         super().__init__()
         self.norm, self.mixer, self.feed_forward = norm, mixer, feed_forward
 

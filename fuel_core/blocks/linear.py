@@ -26,8 +26,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = project(x, self.weight)
-        # in place: one operation, which sums in the wider dtype and rounds once
-        return y if self.bias is None else y.add_(self.bias)
+        if self.bias is None:
+            return y
+        if torch.is_grad_enabled():
+            return (y + self.bias).to(x.dtype)
+        return y.add_(self.bias)  # one operation: it sums in the wider dtype and rounds once
 
 
 class FusedLinear(Linear):

@@ -11,16 +11,7 @@ from fuel_core.ops import add_rms_norm, at_least_float32, rms_norm
 from fuel_core.plans.model_plan import NormPlan
 
 
-class Norm(nn.Module):
-    """A normalisation over the last dimension; a subclass has ``forward``."""
-
-    def of_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """``x + y`` and its normalisation: a residual stream, and what the next block reads of it."""
-        total = x + y
-        return total, self(total)
-
-
-class RMSNorm(Norm):
+class RMSNorm(nn.Module):
     """Root-mean-square normalisation over the last dimension (arXiv:1910.07467)."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -35,11 +26,8 @@ class RMSNorm(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, self.eps)
 
-    def of_sum(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, y, self.weight, self.eps)
 
-
-class LayerNorm(Norm):
+class LayerNorm(nn.Module):
     """Centred normalisation over the last dimension, with a bias (arXiv:1607.06450)."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -57,6 +45,14 @@ class LayerNorm(Norm):
         return F.layer_norm(wide, self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
 
 
-def normalisation(width: int, plan: NormPlan) -> Norm:
+def normalisation(width: int, plan: NormPlan) -> nn.Module:
     """The normalisation that a plan describes, over ``width`` dimensions."""
     return RMSNorm(width, plan.eps) if plan.kind == "rms" else LayerNorm(width, plan.eps)
+
+
+def sum_and_norm(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``x + y`` and its normalisation: a residual stream, and what the next block reads of it."""
+    if type(norm) is RMSNorm and not (norm._forward_hooks or norm._forward_pre_hooks):
+        return add_rms_norm(x, y, norm.weight, norm.eps)
+    total = x + y
+    return total, norm(total)

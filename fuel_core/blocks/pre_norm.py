@@ -12,7 +12,7 @@ from fuel_core.blocks.experts import moe
 from fuel_core.blocks.latent_attention import LatentAttention
 from fuel_core.blocks.layer import ParallelLayer, PreNormLayer
 from fuel_core.blocks.mlp import MLP, GatedMLP
-from fuel_core.blocks.norm import Norm, normalisation
+from fuel_core.blocks.norm import normalisation
 from fuel_core.plans.model_plan import (
     AttentionPlan,
     GatedMLPPlan,
@@ -49,7 +49,7 @@ def pre_norm_decoder(plan: ModelPlan, parts: Mapping[type, Part] = MappingProxyT
     def part(description: Any) -> nn.Module:
         return known[type(description)](plan.hidden_size, description)
 
-    def norm() -> Norm:
+    def norm() -> nn.Module:
         return normalisation(plan.hidden_size, plan.norm)
 
     def layer(parts: LayerPlan) -> nn.Module:

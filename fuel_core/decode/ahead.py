@@ -103,7 +103,8 @@ class Ahead:
             self._prepare(parts)
             with self._phases.measure("rebind"):
                 rebind(self._inputs, token_ids, caches)
-                upload(self._growth_B1, torch.tensor([[0 if cache is None else 1] for cache in caches]))
+                growth = [[0 if cache is None else 1] for cache in caches]
+                upload(self._growth_B1, torch.tensor(growth, device="cpu"))
             chosen = self._launch(choices, attended)
         if after is not None and ChoiceParts.of(after) == parts and _may_go_on(decoder, caches):
             following = after, self._launch(after, attended + 1)
@@ -142,7 +143,7 @@ class Ahead:
     def _launch(self, choices: Sequence[RowChoice], attended: int) -> Readback:
         """Run the step on what its inputs hold; afterwards they hold what the next one appends."""
         with self._phases.measure("replay"), self._counters.counting_captures(self._step):
-            upload(self._choices_B5, torch.tensor(choice_numbers(choices), dtype=torch.float64))
+            upload(self._choices_B5, torch.tensor(choice_numbers(choices), dtype=torch.float64, device="cpu"))
             chosen = Readback(self._launches[ChoiceParts.of(choices)](attended))
         self._counters.replays += 1
         return chosen

@@ -66,4 +66,5 @@ def _packed(token_ids: Sequence[Sequence[int]], caches: Sequence[Cache | None], 
     """The content of ``packed_4B``, on the host."""
     spare = (0, pool.spare_row, 0)
     places = [spare if cache is None else (cache.length, cache.row, cache.regime) for cache in caches]
-    return torch.tensor([[ids[0] for ids in token_ids], *zip(*places, strict=True)])
+    # whatever torch's default device is
+    return torch.tensor([[ids[0] for ids in token_ids], *zip(*places, strict=True)], device="cpu")

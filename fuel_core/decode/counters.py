@@ -10,7 +10,8 @@ from typing import Protocol
 class Captures(Protocol):
     """What captures graphs, and says how many so far."""
 
-    captures: int
+    @property
+    def captures(self) -> int: ...
 
 
 @dataclass

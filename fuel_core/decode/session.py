@@ -3,9 +3,11 @@
 Letters: B rows, T new tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from threading import Lock
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,8 +31,22 @@ from fuel_core.errors import (
     TopologyChanged,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 PREFILL_CHUNK_TOKENS = 512
 """Tokens of one prefill step: large enough to be bound by arithmetic, small enough for its mask."""
+
+
+def _outside_autograd(method: Callable[P, R]) -> Callable[P, R]:
+    """Without gradients, and without inference mode: what that makes, nobody may write to afterwards."""
+
+    @wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.inference_mode(False), torch.no_grad():
+            return method(*args, **kwargs)
+
+    return run
 
 
 class DecodeSession:
@@ -67,7 +83,7 @@ class DecodeSession:
         """The pool of this session's own rows."""
         return self.caches[0].pool
 
-    @torch.no_grad()
+    @_outside_autograd
     def step(
         self, token_ids: Tensor | Sequence[Sequence[int]], caches: Sequence[Cache | None] | None = None
     ) -> Tensor:
@@ -105,11 +121,16 @@ class DecodeSession:
             return drive(self, [*rows, *[[0]] * idle], [*caches, *[None] * idle])[: len(rows)]
 
     @property
+    def captured(self) -> bool:
+        """Whether its steps are captured, so that a session in its place would begin by capturing."""
+        return bool(self._plans) and all(plan.step.captures for plan in self._plans.values())
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether the backend makes :meth:`step_chosen` pay."""
         return self.backend.runs_ahead(self.decoder.device)
 
-    @torch.no_grad()
+    @_outside_autograd
     def step_chosen(
         self,
         token_ids: Sequence[Sequence[int]],
@@ -150,7 +171,7 @@ class DecodeSession:
             )
             return [(int(token), peak) for token, peak in chosen_B2[: len(rows)].tolist()]
 
-    @torch.no_grad()
+    @_outside_autograd
     def prefill(
         self,
         token_ids: Tensor | Sequence[int],
@@ -177,7 +198,7 @@ class DecodeSession:
             self.advance(rows, (cache,))
             return logits
 
-    @torch.no_grad()
+    @_outside_autograd
     def plan_ahead(self, batch_sizes: Sequence[int]) -> None:
         """Plan the steps of these batch sizes now, largest first: what one has captured in, the next uses.
 

@@ -17,7 +17,7 @@ class Readback:
 
     def __init__(self, tensor: Tensor) -> None:
         cuda = tensor.device.type == "cuda"
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=cuda)
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=cuda)
         self._host.copy_(tensor, non_blocking=True)
         self._arrived = torch.cuda.Event() if cuda else None
         if self._arrived is not None:

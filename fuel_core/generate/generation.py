@@ -5,16 +5,18 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import sleep
 from typing import Any, cast, overload
 
+import torch
 from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
 from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
-from fuel_core.generate.kept_session import KeptSession, roomy
+from fuel_core.generate.kept_session import KeptSession, ModelState, SessionRequest, roomy
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.sequence import Stopping
@@ -38,7 +40,7 @@ class Generation(ABC):
 
     load_s: float
     decoder: Decoder
-    kept: KeptSession
+    _kept_session: KeptSession
 
     @property
     @abstractmethod
@@ -120,22 +122,34 @@ class Generation(ABC):
             )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
         rows = min(batch, len(prompts) * settings.n)
-        session = self._session_for(capacity, rows, self._backend(backend), strict)
-        return GenerationRun(
-            session, self.tokenizer, tokens, stopping, settings, self.load_s, done=self.kept.give
+        chosen = self._backend(backend)
+        if not chosen.runs_ahead(self.decoder.device):
+            session = self.session(capacity, rows, backend=chosen, strict=strict)
+            return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
+        request = SessionRequest(
+            rows=rows,
+            capacity=capacity,
+            backend=chosen if backend is chosen else chosen.name,
+            strict=strict,
         )
+        state = ModelState.of(self.decoder)
+        session = self._kept_session.take(request, state) or self._roomy_session(request, chosen)
+        done = partial(self._kept_session.give, session, request, state)
+        return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s, done=done)
 
-    def _session_for(self, capacity: int, rows: int, backend: Backend, strict: bool) -> DecodeSession:
-        if backend.runs_ahead(self.decoder.device):
-            kept = self.kept.take(self.decoder, rows=rows, capacity=capacity, backend=backend, strict=strict)
-            if kept is not None:
-                return kept
-            capacity = roomy(capacity, self.plan.position_limit)
-        return self.session(capacity, rows, backend=backend, strict=strict)
+    def _roomy_session(self, request: SessionRequest, backend: Backend) -> DecodeSession:
+        """A session that may serve longer requests too, if there is memory for one."""
+        capacity = roomy(request.capacity, self.plan.position_limit)
+        try:
+            return self.session(capacity, request.rows, backend=backend, strict=request.strict)
+        except torch.OutOfMemoryError:
+            if capacity == request.capacity:
+                raise
+        return self.session(request.capacity, request.rows, backend=backend, strict=request.strict)
 
     def release_session(self) -> None:
         """Free the caches and graphs that the last run has left for the next one."""
-        self.kept.clear()
+        self._kept_session.clear()
 
     def _encode(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)

@@ -1,52 +1,90 @@
 """The session of a run, kept for the next one: capturing a step takes as long as many tokens."""
 
 from collections import deque
+from dataclasses import dataclass
+from weakref import ref
+
+from torch import nn
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
 
 LEAST_CAPACITY = 1024
-"""Tokens of a row, at least, in a session that may be kept. Beyond, it is a power of two: most requests
-differ in length by less."""
+"""Tokens of a row, at least, in a session that may be kept: most requests differ in length by less."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What a captured step has of a model: where its numbers lie, and whose code ran.
+
+    A graph goes on reading parameters that were replaced, and runs no hook that came later.
+    """
+
+    epoch: int
+    addresses: tuple[int, ...]
+    modules: tuple[ref[nn.Module], ...]
+    hooks: int
+
+    @classmethod
+    def of(cls, decoder: Decoder) -> "ModelState":
+        modules = tuple(decoder.modules())
+        return cls(
+            decoder.weights.epoch,
+            tuple(parameter.data_ptr() for parameter in decoder.parameters()),
+            tuple(ref(module) for module in modules),
+            sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """What a run asks of a session.
+
+    Attributes:
+        backend: its name, or the one that a caller gave.
+    """
+
+    rows: int
+    capacity: int
+    backend: str | Backend
+    strict: bool
 
 
 class KeptSession:
-    """At most one session whose step was captured. Threads may share it: one of them gets the session."""
+    """At most one session whose steps are captured. Threads may share it: one of them gets the session."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[DecodeSession, int]] = deque(maxlen=1)
+        self._kept: deque[tuple[DecodeSession, SessionRequest, ModelState]] = deque(maxlen=1)
 
-    def take(
-        self, decoder: Decoder, *, rows: int, capacity: int, backend: Backend, strict: bool
-    ) -> DecodeSession | None:
-        """The kept session if it can serve; if it cannot, it is given up, and its memory is free for another.
-
-        Args:
-            backend: what was asked for, or one like it.
-        """
+    def take(self, request: SessionRequest, state: ModelState) -> DecodeSession | None:
+        """The kept session if it can serve; if it cannot, it is given up, and its memory is free."""
         try:
-            session, epoch = self._kept.pop()
+            session, made_for, at_that_time = self._kept.pop()
         except IndexError:
             return None
         fits = (
-            session.decoder is decoder
-            and epoch == decoder.weights.epoch
-            and len(session.caches) == rows
-            and session.pool.capacity >= capacity
-            and session.backend.name == backend.name
-            and session.strict == strict
+            at_that_time == state
+            and made_for.rows == request.rows
+            and made_for.backend == request.backend
+            and made_for.strict == request.strict
+            and session.pool.capacity >= request.capacity
         )
         return session if fits else None
 
-    def give(self, session: DecodeSession) -> None:
-        """Keep a session that a run has done with, if its step was captured."""
-        if session.counters.captures:
-            self._kept.append((session, session.decoder.weights.epoch))
+    def give(self, session: DecodeSession, request: SessionRequest, state: ModelState) -> None:
+        """Keep a session that a run has done with, if its steps are captured and no other one is kept.
+
+        Args:
+            state: of the model when the run began.
+        """
+        if session.captured and not self._kept:
+            self._kept.append((session, request, state))
 
     def clear(self) -> None:
         self._kept.clear()
 
 
 def roomy(capacity: int, limit: int) -> int:
-    """The capacity of a session that may be kept, for a request of ``capacity`` tokens."""
-    return min(limit, max(LEAST_CAPACITY, 1 << (capacity - 1).bit_length()))
+    """The capacity of a session that may be kept, for a request of so many tokens: an eighth more at most."""
+    step = max(LEAST_CAPACITY, (1 << capacity.bit_length()) // 16)
+    return min(limit, -(-capacity // step) * step)

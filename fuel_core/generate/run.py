@@ -37,7 +37,7 @@ class GenerationRun:
         settings: of all prompts.
         load_s: seconds that the model took to load, for the record.
         keep_prefix: rows keep what they hold of a prompt; see ``run_sequences``.
-        done: is given the session once the run has ended, or was closed.
+        done: called once the run has ended or was closed; not where it failed.
 
     Attributes:
         completions: of the prompts that are done, by their number.
@@ -53,7 +53,7 @@ class GenerationRun:
         load_s: float,
         *,
         keep_prefix: bool = False,
-        done: Callable[[DecodeSession], None] | None = None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
         assert settings.sampling is not None, "whoever makes a run has put the checkpoint's in its place"
         self.completions: dict[int, Completion] = {}
@@ -91,9 +91,10 @@ class GenerationRun:
     def _run(self) -> Generator[Piece, None, None]:
         try:
             yield from self._continue()
-        finally:
-            if self._done is not None:
-                self._done(self._session)
+        except GeneratorExit:
+            self._done()
+            raise
+        self._done()
 
     def _continue(self) -> Generator[Piece, None, None]:
         start = first = perf_counter()

@@ -182,7 +182,7 @@ def _kept_by_top_k(logits_V: torch.Tensor, row: RowChoice) -> torch.Tensor | Non
     """The ids that top-k keeps, or None for all: on a CPU it is they alone that are worth sorting."""
     if row.temperature == 0 or not 0 < row.top_k < len(logits_V):
         return None
-    scores = scaled(logits_V, torch.tensor(row.temperature, dtype=torch.float64))
+    scores = scaled(logits_V, torch.tensor(row.temperature, dtype=torch.float64, device=logits_V.device))
     ids = (scores >= scores.topk(row.top_k).values[-1]).nonzero()[:, 0]
     return ids if len(ids) else None  # none where a logit is no number, which the choice itself reports
 

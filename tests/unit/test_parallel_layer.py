@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fuel_core.blocks import MLP, ParallelLayer, PreNormLayer, pre_norm_decoder
+from fuel_core.blocks import MLP, ParallelLayer, PreNormLayer, RMSNorm, pre_norm_decoder
 from fuel_core.family import Family
 from fuel_core.plans import LayerPlan, MLPPlan, NormPlan
 from fuel_core.testing import Case
@@ -25,6 +25,11 @@ def filled(block: nn.Module) -> nn.Module:
     return block
 
 
+class Twice(nn.Module):
+    def forward(self, x: Tensor, step: object) -> Tensor:
+        return 2 * x
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp(bias: bool) -> None:
     block = filled(MLP(HIDDEN, MLPPlan(width=WIDTH, activation="gelu_new", bias=bias)))
@@ -39,15 +44,33 @@ def test_mlp(bias: bool) -> None:
 
 
 def test_a_parallel_layer_reads_one_norm_of_its_input() -> None:
-    class Doubled(nn.Module):
-        def forward(self, x: Tensor, step: object) -> Tensor:
-            return 2 * x
-
     norm = nn.LayerNorm(HIDDEN, dtype=torch.float64)
-    layer = ParallelLayer(norm=norm, mixer=Doubled(), feed_forward=nn.Tanh())
+    layer = ParallelLayer(norm=norm, mixer=Twice(), feed_forward=nn.Tanh())
     x = drawn(2, 3, HIDDEN)
     normed = F.layer_norm(x, (HIDDEN,))
     torch.testing.assert_close(layer(x, None), x + 2 * normed + normed.tanh(), atol=1e-12, rtol=0)
+
+
+def test_a_sequential_layer_takes_any_norm() -> None:
+    """Of torch, or of a family: only the core's own is fused with the sum before it."""
+    norms = [nn.LayerNorm(HIDDEN, dtype=torch.float64) for _ in range(2)]
+    layer = PreNormLayer(
+        mixer_norm=norms[0], mixer=Twice(), feed_forward_norm=norms[1], feed_forward=nn.Tanh()
+    )
+    x = drawn(2, 3, HIDDEN)
+    y = x + 2 * F.layer_norm(x, (HIDDEN,))
+    torch.testing.assert_close(layer(x, None), y + F.layer_norm(y, (HIDDEN,)).tanh(), atol=1e-12, rtol=0)
+
+
+def test_hooks_of_every_norm_are_called(qwen2: Family) -> None:
+    """The norm behind a sum once went by without them."""
+    case = Case.build(qwen2, "dense")
+    called: list[nn.Module] = []
+    norms = [module for module in case.decoder.modules() if isinstance(module, RMSNorm)]
+    for norm in norms:
+        norm.register_forward_hook(lambda module, *_: called.append(module))
+    case.one_shot([1, 2, 3])
+    assert called == norms
 
 
 def test_the_plan_says_which_layers_are_parallel(qwen2: Family) -> None:

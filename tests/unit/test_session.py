@@ -68,6 +68,15 @@ def test_topology_changed_costs_one_eager_token(case: Case) -> None:
     assert (counters.plans, counters.drops, counters.fallbacks) == (2, 1, 1)
 
 
+def test_torchs_default_device_is_not_asked(case: Case) -> None:
+    """The inputs of a step were made on it."""
+    session, wanted = case.session(), case.one_shot(TOKENS[:3])
+    for position in range(3):
+        with torch.device("meta"):
+            logits = session.step([[TOKENS[position]]])[0]
+        assert_close(logits, wanted[position], EXACT, f"token {position}")
+
+
 def test_any_other_error_surfaces_and_keeps_plan_and_cache(case: Case) -> None:
     """An error that dropped the session in silence turned every later token into a new plan."""
     backend = RecordingBackend({2: MemoryError("out of memory")})

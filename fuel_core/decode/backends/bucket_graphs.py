@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from fuel_core.cache import LayerBuffers
-from fuel_core.decode.backends.graph_device import CapturedGraph
+from fuel_core.decode.backends.recorder import Recorder
 from fuel_core.decode.buckets import CapacityBuckets
-
-Run = Callable[[], Tensor]
 
 
 class BucketGraphs:
@@ -21,26 +19,24 @@ class BucketGraphs:
     Args:
         buckets: of the pool.
         run: the step, over buffers of the pool.
-        capture: records a run.
-        give_up: is told of a bucket that could not be captured, after the first one was; that bucket is
-            run operation by operation.
+        recorder: captures it. A bucket that cannot be captured after the first one runs operation by
+            operation.
         attended: what the first replay attends to.
 
-    Raises: whatever ``capture`` raises, of the first bucket.
+    Raises: whatever the capture of the first bucket raises.
     """
 
     def __init__(
         self,
         buckets: CapacityBuckets,
         run: Callable[[Sequence[LayerBuffers]], Tensor],
-        capture: Callable[[Run], CapturedGraph],
-        give_up: Callable[[int, Exception], None],
+        recorder: Recorder,
         attended: int,
     ) -> None:
-        self._buckets, self._run, self._capture, self._give_up = buckets, run, capture, give_up
+        self._buckets, self._run, self._recorder = buckets, run, recorder
         size = buckets.size(attended)
         buffers = buckets.buffers(size)
-        first = capture(lambda: run(buffers))
+        first = recorder.capture(lambda: run(buffers))
         self.output = first.output
         self._replays: dict[int, Callable[[], object]] = {size: first.replay}
 
@@ -58,7 +54,7 @@ class BucketGraphs:
             return output.copy_(run(buffers))
 
         try:
-            return self._capture(into_output).replay
+            return self._recorder.capture(into_output).replay
         except Exception as error:
-            self._give_up(size, error)
+            self._recorder.give_up(f"the step of up to {size} tokens", error)
         return into_output

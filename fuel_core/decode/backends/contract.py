@@ -19,8 +19,11 @@ class HeldStep(Protocol):
         staged: the bound caches are served through copies, so that each step binds them anew.
     """
 
-    captures: int
-    staged: bool
+    @property
+    def captures(self) -> int: ...
+
+    @property
+    def staged(self) -> bool: ...
 
     def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
         """Let the next replay use caches of another pool, or another decoder over the same weights.

@@ -11,7 +11,8 @@ from fuel_core.decode.backends.bucket_graphs import BucketGraphs
 from fuel_core.decode.backends.contract import HeldStep
 from fuel_core.decode.backends.eager import EagerStep
 from fuel_core.decode.backends.fallback import Fallback, lasting, reason
-from fuel_core.decode.backends.graph_device import CapturedGraph, CudaGraphs, GraphDevice
+from fuel_core.decode.backends.graph_device import CudaGraphs, GraphDevice
+from fuel_core.decode.backends.recorder import Recorder
 from fuel_core.decode.backends.staging import StagingRows
 from fuel_core.decode.backends.static_tables import copy_of, overwrite
 from fuel_core.decode.backends.step_body import StepBody, eager_body
@@ -53,11 +54,15 @@ class CapturedStep:
         self._inputs = inputs
         self._decoder, self._pool, self._addresses = decoder, pool, pool.addresses
         self._tables = copy_of(decoder.tables)
-        self.captures = 0
         self.staged = False
+        self._recorder = Recorder(device, fallback, decoder, inputs)
         self._graphs = self._graphs_of(inputs, pool, attended)
         self._staging: tuple[StagingRows, BucketGraphs] | None = None
         self._substitute: EagerStep | None = None
+
+    @property
+    def captures(self) -> int:
+        return self._recorder.captures
 
     def bind(self, decoder: Decoder, caches: Sequence[Cache | None]) -> int:
         if self._pool.addresses != self._addresses:
@@ -65,7 +70,7 @@ class CapturedStep:
         copies = 0
         if decoder is not self._decoder:
             copies += overwrite(self._tables, decoder.tables)
-            self._decoder = decoder
+            self._decoder = self._recorder.decoder = decoder
         self.staged = pool_of(caches) is not self._pool
         if not self.staged:
             return copies
@@ -92,21 +97,22 @@ class CapturedStep:
         ``follow`` runs operation by operation, after one warning."""
         step, logits_BV = self._graphs, self._graphs.output
         try:
-            tail = self._capture(lambda: follow(logits_BV))
+            tail = self._recorder.capture(lambda: follow(logits_BV))
         except Exception as error:
-            self._give_up("the choice of tokens", error)
-        else:
+            self._recorder.give_up("the choice of tokens", error)
+            return lambda attended: follow(step.replay(attended))
 
-            def launch(attended: int) -> Tensor:
-                step.replay(attended)
-                tail.replay()
-                return tail.output
+        def launch(attended: int) -> Tensor:
+            step.replay(attended)
+            tail.replay()
+            return tail.output
 
-            return launch
-        return lambda attended: follow(self.replay(attended))
+        return launch
 
     def _prepare_staging(self, foreign: CachePool, attended: int) -> None:
         """Capture the graph of foreign caches; where that fails they are served eagerly."""
+        # the driver overwrites them before the replay; now they may lie beyond the bucket of these caches
+        self._inputs.positions_BT.zero_()
         try:
             rows = StagingRows(self._pool, self._inputs)
             self._staging = rows, self._graphs_of(rows.inputs, rows.pool, attended)
@@ -121,37 +127,9 @@ class CapturedStep:
         return BucketGraphs(
             CapacityBuckets(decoder.plan, pool),
             lambda buffers: body(decoder, tables, inputs, buffers),
-            self._capture,
-            lambda size, error: self._give_up(f"the step beyond {size // 2} tokens", error),
+            self._recorder,
             attended,
         )
-
-    def _capture(self, run: Callable[[], Tensor]) -> CapturedGraph:
-        graph = capture(self._device, run)
-        self.captures += 1
-        return graph
-
-    def _give_up(self, what: str, error: Exception) -> None:
-        """Warn, and give back the memory that the failed capture took."""
-        self._fallback.part(what, reason(error, self._decoder), self._decoder, self._inputs)
-        self._device.release()
-
-
-def capture(device: GraphDevice, run: Callable[[], Tensor]) -> CapturedGraph:
-    """Warm up and record a run.
-
-    Raises:
-        torch.OutOfMemoryError: saying how much was needed and how much is free.
-    """
-    needed = 0
-    try:
-        needed = device.warm_up(run)
-        return device.capture(run)
-    except torch.OutOfMemoryError as error:
-        wanted = f"a step takes about {needed:,} bytes" if needed else str(error).splitlines()[0]
-        raise torch.OutOfMemoryError(
-            f"{wanted} beside weights and caches, {device.free_bytes():,} bytes are free"
-        ) from None
 
 
 class CudaGraphBackend:

@@ -9,9 +9,8 @@ Source: the rules of CUDA graphs as torch's documentation states them ("CUDA sem
 import gc
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from threading import RLock
-from typing import Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakSet
 
 import torch
@@ -58,30 +57,29 @@ class CudaGraph:
         self._graph.replay()
 
 
-@cache
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The side stream of a device. One for all backends: cuBLAS keeps a workspace of tens of megabytes
-    for every stream that it was called on, for as long as the process lives."""
-    return torch.cuda.Stream(device)
-
-
-@cache
-def capture_lock() -> RLock:
-    """Held around warm-ups and captures: torch allows one capture at a time in a process, and what two
-    threads run on one side stream would end in one graph."""
-    return RLock()
-
-
 class CudaGraphs:
-    """Captures on a side stream of one CUDA device, into one pool."""
+    """Captures on a side stream of one CUDA device, into one pool.
+
+    Attributes:
+        capturing: held around warm-ups and captures: torch allows one capture at a time in a process, and
+            what two threads run on one side stream would end in one graph.
+        streams: the side stream of each device. One for all backends: cuBLAS keeps a workspace of tens of
+            megabytes for every stream that it was called on, for as long as the process lives.
+    """
+
+    capturing: ClassVar = RLock()
+    streams: ClassVar[dict[torch.device, torch.cuda.Stream]] = {}
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = capture_stream(device)
+        with self.capturing:
+            if device not in self.streams:
+                self.streams[device] = torch.cuda.Stream(device)
+            self._stream = self.streams[device]
         self._open_pool()
 
     def warm_up(self, run: Callable[[], Tensor]) -> int:
-        with capture_lock():
+        with self.capturing:
             before = torch.cuda.memory_reserved(self._device)
             current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
@@ -92,7 +90,7 @@ class CudaGraphs:
             return torch.cuda.memory_reserved(self._device) - before
 
     def capture(self, run: Callable[[], Tensor]) -> CudaGraph:
-        with capture_lock():
+        with self.capturing:
             torch.cuda.synchronize(self._device)
             self.release()
             if not self._graphs:
@@ -128,7 +126,7 @@ class CudaGraphs:
         self._graphs: WeakSet[CudaGraph] = WeakSet()
 
     def release(self) -> None:
-        with capture_lock(), torch.cuda.device(self._device):
+        with self.capturing, torch.cuda.device(self._device):
             gc.collect()
             torch.cuda.empty_cache()
 
