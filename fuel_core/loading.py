@@ -218,6 +218,8 @@ def usable_device(device: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise RequestError(f"device {device!r} cannot be used here: {reason}") from error
+    if named.type == "meta":
+        raise RequestError(f"device {device!r} cannot be used here: its tensors hold no numbers")
     return named
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fuel_core.cli.progress import progress_bars
+from fuel_core.cli.family_option import family_option, option_choices
 from fuel_core.cli.terminal import print_notice
 from fuel_core.errors import FuelError
 
@@ -45,20 +45,34 @@ def chat(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1 ... [default: cuda where there is one, else cpu]")
+    ] = None,
+    option: Annotated[list[str] | None, family_option()] = None,
+    allow_unknown_keys: Annotated[
+        bool, typer.Option("--allow-unknown-keys", help="Load a config.json with keys nobody understands.")
+    ] = False,
     backend: Annotated[
         str | None,
         typer.Option(help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]"),
     ] = None,
 ) -> None:
     """Talk with a model that has a chat template."""
+    choices = option_choices(option)
+    from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.chat import Conversation
     from fuel_core.generate.settings import GenerationSettings
-    from fuel_core.loading import load
 
     sampling = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
-    with progress_bars() as progress:
-        model = load(ref, dtype=dtype, revision=revision, progress=progress)
+    model = LoadingOptions(
+        ref=ref,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        options=choices,
+        allow_unknown_keys=allow_unknown_keys,
+    ).load()
     _ = model.chat_template  # a checkpoint without one is refused before the first question
     own = model.default_sampling
     if not own.temperature:  # the most probable answers soon repeat each other

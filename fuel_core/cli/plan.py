@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fuel_core.cli.byte_count import byte_count
+from fuel_core.cli.family_option import family_option, option_choices
 from fuel_core.cli.terminal import print_json, print_notice, print_table
 from fuel_core.registry import Registry
 
@@ -32,10 +33,7 @@ def plan(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the weights. [default: as config.json says]")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the family; null is no value. Repeatable."),
-    ] = None,
+    option: Annotated[list[str] | None, family_option()] = None,
     allow_unknown_keys: Annotated[
         bool, typer.Option("--allow-unknown-keys", help="Plan a config.json with keys nobody understands.")
     ] = False,
@@ -50,7 +48,7 @@ def plan(
     Family, dtypes, masks and RoPE by layer, cache and weights in bytes, and what became of each key of
     config.json. No weight file is opened; of a hub repository config.json alone is fetched.
     """
-    choices = option_choices(option or [])
+    choices = option_choices(option)
     with contextlib.redirect_stdout(sys.stderr):  # what a plugin prints is not part of the plan
         from fuel_core.inspection.plan_report import read_report
 
@@ -73,19 +71,6 @@ def plan(
         print_json(report.as_dict())
     else:
         _print(report)
-
-
-def option_choices(texts: list[str]) -> dict[str, str | None]:
-    """The choices that ``--option KEY=VALUE`` spells; the family reads each by its own type."""
-    choices: dict[str, str | None] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"--option {text!r} is no KEY=VALUE")
-        if key in choices:
-            raise typer.BadParameter(f"--option {key} is given twice")
-        choices[key] = None if value == "null" else value
-    return choices
 
 
 def _print(report: "PlanReport") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fuel_core.cli.progress import progress_bars
+from fuel_core.cli.family_option import family_option, option_choices
 from fuel_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ def run(
         str | None,
         typer.Option(help="Dtype of the weights. [default: as the checkpoint says]", rich_help_panel=LOADING),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, cuda, cuda:1 ... [default: cuda where there is one, else cpu]",
+            rich_help_panel=LOADING,
+        ),
+    ] = None,
+    option: Annotated[list[str] | None, family_option(LOADING)] = None,
     allow_unknown_keys: Annotated[
         bool,
         typer.Option(
@@ -135,10 +143,19 @@ def run(
         raise typer.BadParameter("log-probabilities are shown with --json", param_hint="--logprobs")
     if as_json and input_file is not None:
         raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
+    choices = option_choices(option)
+    from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.settings import GenerationSettings
-    from fuel_core.loading import load
 
+    loading = LoadingOptions(
+        ref=ref,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        options=choices,
+        allow_unknown_keys=allow_unknown_keys,
+    )
     sampling = SamplingOptions(
         temperature=temperature,
         top_k=top_k,
@@ -157,10 +174,7 @@ def run(
         n=n,
         logprobs=logprobs,
     )
-    with progress_bars() as progress:
-        model = load(
-            ref, dtype=dtype, allow_unknown_keys=allow_unknown_keys, revision=revision, progress=progress
-        )
+    model = loading.load()
     settings = replace(settings, sampling=sampling.over(model.default_sampling))
     if input_file is not None and output_file is not None:
         from fuel_core.cli.prompts_file import continue_file

@@ -1,7 +1,7 @@
 """Conversations: turns that only read what is new, answers that can be stopped, and the terminal."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,8 +89,10 @@ def test_a_turn_that_cannot_be_answered_leaves_no_trace(model: LanguageModel) ->
     assert "".join(conversation.ask("Hello"))
 
 
-def talk(folder: Path, *lines: str) -> tuple[int, str, str]:
-    arguments = ["chat", str(folder), "--max-tokens", "8", "--temperature", "0"]
+def talk(
+    folder: Path, *lines: str, options: Sequence[str] = ("--max-tokens", "8", "--temperature", "0")
+) -> tuple[int, str, str]:
+    arguments = ["chat", str(folder), *options]
     result = CliRunner().invoke(app, arguments, input="".join(f"{line}\n" for line in lines))
     return result.exit_code, result.stdout, result.stderr
 
@@ -145,3 +147,26 @@ def test_a_checkpoint_without_a_template_is_refused_at_once(checkpoint: Callable
     with pytest.raises(FuelError, match="chat template"):
         fuel_core.load(folder).chat([{"role": "user", "content": "x"}])
     assert fuel_core.load(folder).generate("x", max_tokens=2).text is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--device", "warp:9"], "device 'warp:9' cannot be used here"),
+        (["--option", "window_layers=frist"], "window_layers is 'frist'"),
+    ],
+)
+def test_device_and_options_reach_the_model(folder: Path, options: list[str], named: str) -> None:
+    """``fuel chat`` could choose neither, though ``load`` can."""
+    status, _, err = talk(folder, "Hello", options=options)
+    assert (status, named in " ".join(err.split())) == (1, True), err
+
+
+@pytest.mark.filterwarnings("default::fuel_core.errors.FuelWarning")
+def test_unknown_keys_may_be_allowed(folder: Path) -> None:
+    """A checkpoint that ``fuel run`` could be told to load could not be talked with."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "key_of_tomorrow": 1}))
+    assert talk(folder, "Hello")[0] == 1
+    status, _, err = talk(folder, "Hello", options=["--max-tokens", "8", "--allow-unknown-keys"])
+    assert status == 0, err

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fuel_core.cli.app import app
@@ -54,6 +55,21 @@ def test_the_prompt_may_come_from_standard_input(checkpoint: Callable[..., Path]
     )
 
 
+@pytest.mark.filterwarnings("default::fuel_core.errors.FuelWarning")
+def test_device_and_options_reach_the_model(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``fuel plan`` took a family's options and ``fuel run`` did not; a device nobody did."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the default is a device that is not here
+    folder = checkpoint("mixed-window", max_window_layers=1, layer_types=None)
+    texts = [
+        fuel("run", folder, "Hello" * 9, "--device", "cpu", "--option", f"window_layers={choice}")[:2]
+        for choice in ("first", "last")
+    ]
+    assert [status for status, _ in texts] == [0, 0]
+    assert texts[0] != texts[1]
+
+
 Break = Callable[[Path], object]
 
 
@@ -92,6 +108,9 @@ def test_a_broken_folder_is_one_message(checkpoint: Callable[..., Path], breakag
         (("Hello", "--temperature", -1), "temperature is -1"),
         (("Hello", "--backend", "warp"), "'warp' is unknown"),
         (("Hello", "--dtype", "int3"), "int3"),
+        (("Hello", "--device", "warp:9"), "device 'warp:9' cannot be used here"),
+        (("Hello", "--device", "meta"), "device 'meta' cannot be used here"),
+        (("Hello", "--option", "window_layers=frist"), "window_layers is 'frist'"),
     ],
 )
 def test_a_bad_request_is_one_message(
@@ -102,6 +121,14 @@ def test_a_bad_request_is_one_message(
     assert named in " ".join(err.split())
 
 
-@pytest.mark.parametrize("arguments", [(), ("Hello", "--max-tokens", "many"), ("Hello", "--max-tokens", 0)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("Hello", "--max-tokens", "many"),
+        ("Hello", "--max-tokens", 0),
+        ("Hello", "--option", "window_layers"),
+    ],
+)
 def test_wrong_usage_is_status_two(checkpoint: Callable[..., Path], arguments: tuple[object, ...]) -> None:
     assert fuel("run", checkpoint(), *arguments)[0] == 2

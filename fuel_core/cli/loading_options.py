@@ -1,0 +1,36 @@
+"""What the command line says of loading a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fuel_core.cli.progress import progress_bars
+from fuel_core.loading import load
+from fuel_core.model import LanguageModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """Arguments of :func:`fuel_core.loading.load`; None for what was not given."""
+
+    ref: str
+    revision: str | None
+    dtype: str | None
+    device: str | None
+    options: Mapping[str, str | None]
+    allow_unknown_keys: bool
+
+    def load(self) -> LanguageModel:
+        """The model; bars on standard error show how far it is.
+
+        Raises: as :func:`fuel_core.loading.load`.
+        """
+        with progress_bars() as progress:
+            return load(
+                self.ref,
+                revision=self.revision,
+                dtype=self.dtype,
+                device=self.device,
+                options=self.options,
+                allow_unknown_keys=self.allow_unknown_keys,
+                progress=progress,
+            )
