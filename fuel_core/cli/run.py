@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fuel_core.cli.family_option import family_option, option_choices
-from fuel_core.errors import RequestError
 
 if TYPE_CHECKING:
     from fuel_core.generate.completion import Completion
@@ -22,7 +21,10 @@ SAMPLING, STOPPING, LOADING, RUNNING = "Choosing tokens", "Ending", "Loading", "
 def run(
     ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="The text to continue; - reads standard input.")
+        str | None,
+        typer.Argument(
+            help="The text to continue; - takes all of standard input as one text, less one final newline."
+        ),
     ] = None,
     temperature: Annotated[
         float | None,
@@ -145,6 +147,7 @@ def run(
         raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
     choices = option_choices(option)
     from fuel_core.cli.loading_options import LoadingOptions
+    from fuel_core.cli.prompt_text import prompt_text
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.settings import GenerationSettings
 
@@ -174,6 +177,7 @@ def run(
         n=n,
         logprobs=logprobs,
     )
+    text = None if prompt is None else prompt_text(prompt)
     model = loading.load()
     settings = replace(settings, sampling=sampling.over(model.default_sampling))
     if input_file is not None and output_file is not None:
@@ -181,10 +185,7 @@ def run(
 
         continue_file(model, input_file, output_file, settings, batch=batch, backend=backend, strict=strict)
         return
-    text = sys.stdin.read() if prompt == "-" else prompt
     assert text is not None
-    if not text:
-        raise RequestError("the prompt is empty: a continuation needs at least one token")
     if as_json or n > 1:
         _print_result(
             model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0], as_json

@@ -7,11 +7,12 @@ from typing import Any, Self
 
 import tokenizers
 
-from fuel_core.errors import RequestError, TokenizerError
+from fuel_core.errors import TokenizerError
 from fuel_core.text.detokenizer import Detokenizer
 from fuel_core.text.sentencepiece_model import SENTENCEPIECE_FILE, read_sentencepiece
 from fuel_core.text.spelling import read_spelling
 from fuel_core.text.tokenizer_json import read_if_present
+from fuel_core.text.utf8 import require_utf8
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -93,10 +94,7 @@ class Tokenizer:
         Raises:
             RequestError: the text holds a lone surrogate, which no UTF-8 can express.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the text cannot be encoded: {error}") from None
+        text = require_utf8(text, "the text")
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:

@@ -1,6 +1,8 @@
 """``fuel run``: what it prints, and how it refuses."""
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from fuel_core.cli.app import app
+from fuel_core.cli.prompt_text import prompt_text
 
 runner = CliRunner()
 
@@ -53,6 +56,27 @@ def test_the_prompt_may_come_from_standard_input(checkpoint: Callable[..., Path]
         piped["token_ids"]
         == json.loads(fuel("run", folder, "Hello", "--max-tokens", 4, "--json")[1])["token_ids"]
     )
+
+
+@pytest.mark.parametrize(
+    ("piped", "text"),
+    [(b"Hello", "Hello"), (b"Hello\n", "Hello"), (b"a\n\n", "a\n"), (b" a\r\nb \n", " a\r\nb ")],
+)
+def test_standard_input_is_one_text(piped: bytes, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newline that ``echo`` ends its text with was a token of the prompt."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
+    assert prompt_text("-") == text
+    assert prompt_text("a\n") == "a\n"
+
+
+@pytest.mark.parametrize(("prompt", "piped"), [("caf\udce9", None), ("-", b"caf\xe9 noir\n")])
+def test_a_prompt_that_is_no_utf8_names_the_byte(
+    checkpoint: Callable[..., Path], prompt: str, piped: bytes | None
+) -> None:
+    """An argument was refused in the words of Python's codec, standard input with a traceback."""
+    result = runner.invoke(app, ["run", str(checkpoint()), prompt], input=piped)
+    assert result.exit_code == 1
+    assert "the prompt is not UTF-8: byte 0xe9 at character 4" in " ".join(result.stderr.split())
 
 
 @pytest.mark.filterwarnings("default::fuel_core.errors.FuelWarning")
