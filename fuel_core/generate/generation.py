@@ -109,7 +109,7 @@ class Generation(ABC):
             raise RequestError(f"batch is {batch}; at least one row is expected")
         self._check_ids(settings.stop_token_ids, sampling)
         tokens = [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
-        limit, whose = self.plan.position_limit, "positions that this model has"
+        limit, whose = self.plan.position_limit, self._positions
         if session is not None:
             if session.decoder.weights is not self.decoder.weights:
                 raise RequestError("the session is another model's; make one with session() of this model")
@@ -136,6 +136,23 @@ class Generation(ABC):
         session = self._kept_session.take(request, state) or self._roomy_session(request, chosen)
         done = partial(self._kept_session.give, session, request, state)
         return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s, done=done)
+
+    def prompt_tokens(self, prompt: Prompt, settings: GenerationSettings | None = None) -> list[int]:
+        """The token ids of a prompt, which :meth:`run` accepts with these settings: nothing runs.
+
+        Raises:
+            RequestError: it is empty, or settings that contradict each other.
+            CapacityError: it leaves too few of the model's positions for ``max_tokens``.
+            TokenizerError: the checkpoint has no tokenizer.
+        """
+        tokens = self._encode(prompt) if isinstance(prompt, str) else list(prompt)
+        settings = settings or GenerationSettings()
+        self._stopping(tokens, settings, self.plan.position_limit, self._positions)
+        return tokens
+
+    @property
+    def _positions(self) -> str:
+        return f"positions that this {self.plan.family} model has"
 
     def _roomy_session(self, request: SessionRequest, backend: Backend) -> DecodeSession:
         """A session that may serve longer requests too, if there is memory for one."""
@@ -175,13 +192,15 @@ class Generation(ABC):
     ) -> Stopping:
         if not prompt:
             raise RequestError("the prompt is empty: a continuation needs at least one token")
-        max_tokens = settings.max_tokens
-        if max_tokens is None:
-            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, limit - len(prompt)))
-        if len(prompt) + max_tokens > limit:
+        room = limit - len(prompt)
+        if room < 1:
             raise CapacityError(
-                f"{self.plan.family}: a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the "
-                f"{limit} {whose}"
+                f"a prompt of {len(prompt)} tokens leaves no room for a new one in the {limit} {whose}"
+            )
+        max_tokens = min(DEFAULT_MAX_TOKENS, room) if settings.max_tokens is None else settings.max_tokens
+        if max_tokens > room:
+            raise CapacityError(
+                f"a prompt of {len(prompt)} tokens and {max_tokens} new ones exceed the {limit} {whose}"
             )
         # a checkpoint may name an end token that its model does not have
         own = {token for token in self.stop_token_ids if token < self.plan.vocab_size}

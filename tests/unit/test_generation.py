@@ -66,6 +66,17 @@ class TestBatch:
         with pytest.raises(RequestError, match="batch is 0"):
             model.run([[1]], batch=0)
 
+    def test_a_prompt_can_be_asked_about_before_anything_runs(self, model: LanguageModel) -> None:
+        """Of many prompts, nothing said which one :meth:`run` refused."""
+        assert model.prompt_tokens("Hello") == model.tokenizer.encode("Hello")
+        assert len(model.prompt_tokens([1] * 249, GenerationSettings(max_tokens=7))) == 249
+        with pytest.raises(CapacityError, match="250 tokens and 7 new ones exceed the 256"):
+            model.prompt_tokens([1] * 250, GenerationSettings(max_tokens=7))
+        with pytest.raises(CapacityError, match="256 tokens leaves no room for a new one in the 256"):
+            model.prompt_tokens([1] * 256)
+        with pytest.raises(RequestError, match="prompt is empty"):
+            model.prompt_tokens("")
+
 
 class TestSeeds:
     def test_a_seeded_request_is_the_same_in_any_company(self, model: LanguageModel) -> None:
