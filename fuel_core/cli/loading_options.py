@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fuel_core.cli.progress import progress_bars
 from fuel_core.loading import load
@@ -18,6 +19,12 @@ class LoadingOptions:
     device: str | None
     options: Mapping[str, str | None]
     allow_unknown_keys: bool
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What decides the model and its numbers, by its name, where it was given."""
+        named = {"model": self.ref, "revision": self.revision, "dtype": self.dtype, "options": self.options}
+        return {name: value for name, value in named.items() if value}
 
     def load(self) -> LanguageModel:
         """The model; bars on standard error show how far it is.

@@ -115,7 +115,7 @@ def run(
         int | None,
         typer.Option(
             min=0,
-            help="With --json: log-probabilities, with this many alternatives.",
+            help="With --json or --input: log-probabilities, with this many alternatives.",
             rich_help_panel=RUNNING,
         ),
     ] = None,
@@ -124,12 +124,18 @@ def run(
     ] = False,
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", help='Continue a file of lines {"prompt": "..."}.', rich_help_panel=RUNNING),
+        typer.Option(
+            "--input",
+            help='Continue a file of lines {"prompt": "..."}; their other keys are carried into the answers.',
+            rich_help_panel=RUNNING,
+        ),
     ] = None,
     output_file: Annotated[
         Path | None,
         typer.Option(
-            "--output", help="Where its answers go; goes on where it stopped.", rich_help_panel=RUNNING
+            "--output",
+            help="Where its answers go, as JSON lines; goes on where it stopped.",
+            rich_help_panel=RUNNING,
         ),
     ] = None,
 ) -> None:
@@ -137,14 +143,7 @@ def run(
 
     The text streams to standard output; one line of speed ends it on standard error.
     """
-    if (prompt is None) == (input_file is None):
-        raise typer.BadParameter("give either a prompt or --input FILE", param_hint="PROMPT")
-    if (input_file is None) != (output_file is None):
-        raise typer.BadParameter("--input and --output go together", param_hint="--output")
-    if logprobs is not None and not as_json:
-        raise typer.BadParameter("log-probabilities are shown with --json", param_hint="--logprobs")
-    if as_json and input_file is not None:
-        raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
+    _check_usage(prompt, input_file, output_file, as_json=as_json, logprobs=logprobs)
     choices = option_choices(option)
     from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.prompt_text import prompt_text
@@ -177,21 +176,42 @@ def run(
         n=n,
         logprobs=logprobs,
     )
-    text = None if prompt is None else prompt_text(prompt)
+    if input_file is not None and output_file is not None:
+        from fuel_core.cli.file_run import answer_file
+
+        answer_file(
+            input_file, output_file, loading, sampling, settings, batch=batch, backend=backend, strict=strict
+        )
+        return
+    assert prompt is not None
+    text = prompt_text(prompt)
     model = loading.load()
     settings = replace(settings, sampling=sampling.over(model.default_sampling))
-    if input_file is not None and output_file is not None:
-        from fuel_core.cli.prompts_file import continue_file
-
-        continue_file(model, input_file, output_file, settings, batch=batch, backend=backend, strict=strict)
-        return
-    assert text is not None
     if as_json or n > 1:
-        _print_result(
-            model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0], as_json
-        )
+        completion = model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0]
+        _print_result(completion, as_json)
     else:
         _stream(model, text, settings, backend, strict)
+
+
+def _check_usage(
+    prompt: str | None,
+    input_file: Path | None,
+    output_file: Path | None,
+    *,
+    as_json: bool,
+    logprobs: int | None,
+) -> None:
+    if (prompt is None) == (input_file is None):
+        raise typer.BadParameter("give either a prompt or --input FILE", param_hint="PROMPT")
+    if (input_file is None) != (output_file is None):
+        raise typer.BadParameter("--input and --output go together", param_hint="--output")
+    if logprobs is not None and not as_json and input_file is None:
+        raise typer.BadParameter(
+            "log-probabilities are shown with --json or in answers to --input", param_hint="--logprobs"
+        )
+    if as_json and input_file is not None:
+        raise typer.BadParameter("answers to a file are JSON lines already", param_hint="--json")
 
 
 def _stream(

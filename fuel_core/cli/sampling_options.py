@@ -28,15 +28,16 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        Sampling(**self._given)  # what is out of its range is refused before a model is loaded
+        Sampling(**self.given)  # what is out of its range is refused before a model is loaded
 
     @property
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
+        """What was given, by its name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def over(self, default: Sampling) -> Sampling:
         """The default with what was given; says where it samples unasked, and what has no effect."""
-        given = self._given
+        given = self.given
         sampling = replace(default, **given)
         idle = [f"--{name.replace('_', '-')}" for name in _OF_DRAWING if name in given]
         if default.temperature and "temperature" not in given:
