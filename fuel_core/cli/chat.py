@@ -1,5 +1,6 @@
 """``fuel chat``: a conversation on the terminal."""
 
+import io
 import json
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ import typer
 
 from fuel_core.cli.family_option import family_option, option_choices
 from fuel_core.cli.terminal import print_notice
-from fuel_core.errors import FuelError
+from fuel_core.errors import CapacityError, FuelError, RequestError
 
 if TYPE_CHECKING:
     from fuel_core.generate.chat import Conversation
@@ -19,6 +20,7 @@ HELP = """\
 /reset         forget the conversation
 /system TEXT   begin anew with a system message
 /save FILE     write the conversation as JSON
+/quit, /exit   end the program
 /help          this list
 A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D ends the program."""
 
@@ -26,7 +28,13 @@ A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D e
 def chat(
     ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="At most this many tokens an answer.")] = 512,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="At most this many tokens an answer. [default: 512, or what the conversation leaves]",
+        ),
+    ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -57,13 +65,19 @@ def chat(
         typer.Option(help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]"),
     ] = None,
 ) -> None:
-    """Talk with a model that has a chat template."""
+    """Talk with a model that has a chat template.
+
+    Messages may be piped in, one a line; the exit status is 1 then if one of them was refused.
+    """
     choices = option_choices(option)
     from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.chat import Conversation
     from fuel_core.generate.settings import GenerationSettings
+    from fuel_core.text.utf8 import require_utf8
 
+    if system is not None:
+        system = require_utf8(system, "--system")
     sampling = SamplingOptions(temperature=temperature, top_p=top_p, seed=seed)
     model = LoadingOptions(
         ref=ref,
@@ -79,15 +93,26 @@ def chat(
         own = replace(own, temperature=0.7, top_p=0.95)
     settings = GenerationSettings(max_tokens=max_tokens, sampling=sampling.over(own))
     conversation = Conversation(model, settings, system=system, backend=backend)
+    if not _talk(conversation) and not sys.stdin.isatty():
+        raise typer.Exit(1)
+
+
+def _talk(conversation: "Conversation") -> bool:
+    """Answer messages to the end of input; return whether none was refused."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are no text are refused as a message
     if sys.stdin.isatty():
         import readline  # noqa: F401  # gives input() its history and line editing
 
         typer.echo("/help tells the commands.", err=True)
-    while (text := _read()) is not None:
+    refused = 0
+    while (text := _read()) not in (None, "/quit", "/exit"):
         try:
             _command(conversation, text) if text.startswith("/") else _answer(conversation, text)
         except FuelError as error:
+            refused += 1
             print_notice("error", str(error), "red")
+    return not refused
 
 
 def _read() -> str | None:
@@ -110,13 +135,19 @@ def _read() -> str | None:
 
 
 def _answer(conversation: "Conversation", text: str) -> None:
-    answer = conversation.ask(text)
+    from fuel_core.text.utf8 import require_utf8
+
+    answer = conversation.ask(require_utf8(text, "the message"))
     try:
         for piece in answer:
             typer.echo(piece, nl=False)
             sys.stdout.flush()
     except KeyboardInterrupt:
         answer.close()  # what was said so far is remembered
+    except CapacityError as error:
+        begun = any(message["role"] != "system" for message in conversation.messages)
+        remedy = "/reset forgets the conversation" if begun else "shorten the message or lower --max-tokens"
+        raise CapacityError(f"{error}; {remedy}") from error
     typer.echo()
 
 
@@ -134,8 +165,8 @@ def _command(conversation: "Conversation", text: str) -> None:
             try:
                 Path(file).expanduser().write_text(content, encoding="utf-8")
             except OSError as error:
-                print_notice("error", f"{file} cannot be written: {error}", "red")
+                raise RequestError(f"{file} cannot be written: {error}") from error
         case "/help", "":
             typer.echo(HELP, err=True)
         case _:
-            print_notice("error", f"{text} is no command; /help tells them", "red")
+            raise RequestError(f"{text} is no command; /help tells them")

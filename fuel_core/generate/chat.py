@@ -1,14 +1,20 @@
 """A conversation that goes on: messages, and a session that keeps what it has read."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from fuel_core.generate.generation import Generation
 from fuel_core.generate.settings import GenerationSettings
 
+DEFAULT_ANSWER_TOKENS = 512
+"""Of an answer, where the settings do not say."""
+
 
 class Conversation:
     """Turns of a user and a model over one decode session: a turn prefills what is new of it.
+
+    Args:
+        settings: of every answer; a ``max_tokens`` of None is 512, or what the context leaves.
 
     Attributes:
         messages: the turns so far, a system message first where there is one.
@@ -36,10 +42,17 @@ class Conversation:
 
         What was yielded before the consumer stops is remembered as the answer. A turn that cannot be
         answered at all leaves no trace.
+
+        Raises:
+            CapacityError: the context leaves too little room, or none.
+            RequestError: the template refuses the turns.
         """
         turns = [*self.messages, {"role": "user", "content": text}]
         pieces = []
-        stream = self._model.stream_chat(turns, self._settings, session=self._session)
+        prompt = self._model.chat_prompt(turns)
+        stream = self._model.stream(
+            prompt, self._settings, max_tokens=self._max_tokens(prompt), session=self._session
+        )
         try:
             for piece in stream:
                 pieces.append(piece)
@@ -48,3 +61,9 @@ class Conversation:
             stream.close()
             if pieces:
                 self.messages = [*turns, {"role": "assistant", "content": "".join(pieces)}]
+
+    def _max_tokens(self, prompt: Sequence[int]) -> int:
+        if self._settings.max_tokens is not None:
+            return self._settings.max_tokens
+        room = self._session.pool.capacity - len(prompt)
+        return max(1, min(DEFAULT_ANSWER_TOKENS, room))  # 1: where there is no room, the model refuses

@@ -112,11 +112,71 @@ def test_the_terminal_talks_saves_and_resets(folder: Path, tmp_path: Path) -> No
 
 def test_errors_do_not_end_the_program(folder: Path, tmp_path: Path) -> None:
     status, out, err = talk(folder, "x" * 300, "/nonsense", f"/save {tmp_path}", "Hello")
-    assert status == 0
+    assert status == 1
     assert "256 positions" in " ".join(err.split())
+    assert "shorten the message" in err
     assert "/nonsense is no command" in err
     assert "cannot be written" in err
     assert out.strip()
+
+
+@pytest.mark.parametrize("refused", ["x" * 300, "/nonsense", "/save .", "/reset now"])
+def test_a_pipe_in_which_something_was_refused_ends_with_status_one(folder: Path, refused: str) -> None:
+    """A script could not tell that an answer was missing: the status was 0."""
+    assert talk(folder, refused, "Hello")[0] == 1
+    assert talk(folder, "Hello")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["/quit", "/exit"])
+def test_a_command_ends_the_program(folder: Path, command: str) -> None:
+    """Both were no command, and end-of-input was the only way out."""
+    assert talk(folder, command, "Hello") == (0, "", "")
+    assert command in talk(folder, "/help")[2]
+
+
+def test_a_message_that_is_no_utf8_is_refused_alone(folder: Path) -> None:
+    """It ended the program with a traceback."""
+    arguments = ["chat", str(folder), "--max-tokens", "8"]
+    result = CliRunner().invoke(app, arguments, input=b"caf\xe9\nHello\n")
+    assert result.exit_code == 1
+    assert "the message is not UTF-8: byte 0xe9 at character 4" in result.stderr
+    assert result.stdout.strip()
+    result = CliRunner().invoke(app, [*arguments, "--system", "\udce9"])
+    assert "--system is not UTF-8: byte 0xe9 at character 1" in result.stderr
+
+
+def test_an_answer_may_fill_what_the_context_leaves(model: LanguageModel) -> None:
+    """The unasked 512 tokens were refused by a conversation that had room for fewer."""
+    conversation = Conversation(model, GenerationSettings(ignore_eos=True), backend="eager")
+    prompt = len(model.chat_prompt([{"role": "user", "content": "Hello"}]))
+    "".join(conversation.ask("Hello"))
+    (cache,) = conversation._session.caches
+    assert cache.length == 256 - 1, "the last token of an answer is not fed back"
+    assert prompt < 256 - 1
+    with pytest.raises(CapacityError, match="leaves no room"):
+        "".join(conversation.ask("And then?"))
+
+
+def test_an_answer_is_of_512_tokens_where_there_is_room(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint(max_position_embeddings=600)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    model = fuel_core.load(folder)
+    conversation = Conversation(model, GenerationSettings(ignore_eos=True), backend="eager")
+    prompt = model.chat_prompt([{"role": "user", "content": "Hello"}])
+    "".join(conversation.ask("Hello"))
+    (cache,) = conversation._session.caches
+    assert cache.length == len(prompt) + 512 - 1, "the last token of an answer is not fed back"
+
+
+def test_a_conversation_that_is_full_names_the_way_out(folder: Path) -> None:
+    """It said how many tokens were too many, and not what to do."""
+    long = "x" * 220  # of 256 positions, and the template takes some
+    status, out, err = talk(folder, long, "Hello", "/reset", "Hello", options=["--temperature", "0"])
+    assert status == 1
+    assert err.count("error: ") == 1
+    assert "leaves no room" in err
+    assert "/reset forgets the conversation" in err
+    assert len(out.splitlines()) >= 2
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(
