@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import sleep
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import torch
-from torch import Tensor
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
 from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
 from fuel_core.generate.kept_session import KeptSession, ModelState, SessionRequest, roomy
+from fuel_core.generate.prompt import Prompt, as_prompts, check_token_ids, place_of, read_prompts
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.sequence import Stopping
@@ -24,9 +24,6 @@ from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer
-
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
 
 Message = Mapping[str, Any]
 """One turn of a conversation: ``role``, ``content`` and what else a template reads."""
@@ -94,7 +91,8 @@ class Generation(ABC):
             strict: planning a batch size a second time raises ReplanError.
 
         Raises:
-            RequestError: no prompt, an empty one, or settings that contradict each other.
+            RequestError: no prompt, an empty one, one that is neither text nor token ids of this model, or
+                settings that contradict each other.
             CapacityError: a prompt and its ``max_tokens`` together exceed the model's positions.
             TokenizerError: the checkpoint has no tokenizer.
 
@@ -103,25 +101,26 @@ class Generation(ABC):
         settings = settings or GenerationSettings()
         sampling = self.default_sampling if settings.sampling is None else settings.sampling
         settings = replace(settings, sampling=sampling)
-        if not prompts:
-            raise RequestError("there is no prompt to continue")
         if batch < 1:
             raise RequestError(f"batch is {batch}; at least one row is expected")
         self._check_ids(settings.stop_token_ids, sampling)
-        tokens = [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+        tokens = self._tokens(prompts)
         limit, whose = self.plan.position_limit, self._positions
         if session is not None:
             if session.decoder.weights is not self.decoder.weights:
                 raise RequestError("the session is another model's; make one with session() of this model")
             if session.pool.capacity < limit:
                 limit, whose = session.pool.capacity, "tokens that a row of the session holds"
-        stopping = [self._stopping(prompt, settings, limit, whose) for prompt in tokens]
+        stopping = [
+            self._stopping(ids, settings, limit, whose, place_of(place, len(tokens)))
+            for place, ids in enumerate(tokens)
+        ]
         if session is not None:
             return GenerationRun(
                 session, self.tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
             )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
-        rows = min(batch, len(prompts) * settings.n)
+        rows = min(batch, len(tokens) * settings.n)
         chosen = self._backend(backend)
         if not chosen.runs_ahead(self.decoder.device):
             session = self.session(capacity, rows, backend=chosen, strict=strict)
@@ -145,9 +144,9 @@ class Generation(ABC):
             CapacityError: it leaves too few of the model's positions for ``max_tokens``.
             TokenizerError: the checkpoint has no tokenizer.
         """
-        tokens = self._encode(prompt) if isinstance(prompt, str) else list(prompt)
+        (tokens,) = self._tokens([prompt])
         settings = settings or GenerationSettings()
-        self._stopping(tokens, settings, self.plan.position_limit, self._positions)
+        self._stopping(tokens, settings, self.plan.position_limit, self._positions, "the prompt")
         return tokens
 
     @property
@@ -167,6 +166,13 @@ class Generation(ABC):
     def release_session(self) -> None:
         """Free the caches and graphs that the last run has left for the next one."""
         self._kept_session.clear()
+
+    def _tokens(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        tokens = []
+        for prompt in read_prompts(prompts):
+            tokens.append(self._encode(prompt) if isinstance(prompt, str) else prompt)
+        check_token_ids(tokens, self.plan.vocab_size)
+        return tokens
 
     def _encode(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)
@@ -188,10 +194,10 @@ class Generation(ABC):
                 )
 
     def _stopping(
-        self, prompt: Sequence[int], settings: GenerationSettings, limit: int, whose: str
+        self, prompt: Sequence[int], settings: GenerationSettings, limit: int, whose: str, what: str
     ) -> Stopping:
         if not prompt:
-            raise RequestError("the prompt is empty: a continuation needs at least one token")
+            raise RequestError(f"{what} is empty: a continuation needs at least one token")
         room = limit - len(prompt)
         if room < 1:
             raise CapacityError(
@@ -247,11 +253,11 @@ class Generation(ABC):
         """Continue a prompt, or a list of prompts in batches; results in the order of the prompts.
 
         Args:
-            prompt: text or token ids; or a list of such.
+            prompt: text or token ids, which may be a 1-D tensor or array; or a list of such.
             max_tokens: overrides that of ``settings``.
             settings, batch, backend, strict, and what is raised: as for :meth:`run`.
         """
-        prompts, single = _as_list(prompt)
+        prompts, single = as_prompts(prompt)
         settings = _with_max_tokens(settings, max_tokens)
         completions = self.run(prompts, settings, batch=batch, backend=backend, strict=strict).finish()
         return completions[0] if single else completions
@@ -371,17 +377,6 @@ def _close(stream: GenerationRun | TextStream) -> None:
             return stream.close()
         except ValueError:  # "generator already executing"
             sleep(0.001)
-
-
-def _as_list(prompt: Prompt | Sequence[Prompt]) -> tuple[Sequence[Prompt], bool]:
-    """The prompts, and whether it was a single one: text, or a sequence of ids."""
-    if isinstance(prompt, Tensor):
-        prompt = prompt.tolist()
-    if not isinstance(prompt, str | Sequence):
-        raise RequestError(f"a prompt is text or token ids, or a list of such; got {prompt!r}")
-    if isinstance(prompt, str) or all(isinstance(part, int) for part in prompt):
-        return [cast(Prompt, prompt)], True
-    return cast(Sequence[Prompt], prompt), False
 
 
 def _with_max_tokens(settings: GenerationSettings | None, max_tokens: int | None) -> GenerationSettings:

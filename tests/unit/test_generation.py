@@ -61,7 +61,7 @@ class TestBatch:
     def test_bad_prompts_are_refused_before_anything_runs(self, model: LanguageModel) -> None:
         with pytest.raises(RequestError, match="no prompt"):
             model.run([])
-        with pytest.raises(RequestError, match="prompt is empty"):
+        with pytest.raises(RequestError, match=r"prompts.1. is empty"):
             model.generate([[1], []])
         with pytest.raises(RequestError, match="batch is 0"):
             model.run([[1]], batch=0)
