@@ -36,6 +36,8 @@ def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
     Raises:
         RequestError: the family has no such option, or not this choice.
     """
+    if chosen is not None and not isinstance(chosen, Mapping):
+        raise RequestError(f"options is {chosen!r}; a mapping such as {{'name': 'choice'}} is expected")
     known = [option.name for option in fields(family.options)]
     unknown = sorted(set(chosen or {}) - set(known))
     if unknown:
@@ -228,6 +230,7 @@ class LanguageModel(Generation):
             strict: planning a batch size a second time raises ReplanError.
 
         Raises:
+            RequestError: no row or no capacity.
             CapacityError: more than the positions that the model has.
         """
         pool = self.cache_pool(rows=batch, capacity=capacity)
@@ -247,9 +250,14 @@ class LanguageModel(Generation):
         """A pool of caches that fits this model.
 
         Raises:
+            RequestError: no row or no capacity.
             CapacityError: more than the positions that the model has.
         """
         limit = self.plan.position_limit
+        if type(rows) is not int or type(capacity) not in (int, type(None)):
+            raise RequestError(
+                f"{rows!r} row(s) of a capacity of {capacity!r} tokens; whole numbers are expected"
+            )
         if capacity is not None and capacity > limit:
             raise CapacityError(
                 f"{self.family.name}: a capacity of {capacity} tokens exceeds the {limit} positions that "

@@ -65,8 +65,14 @@ def resolve(reference: str | os.PathLike[str], registry: "Registry") -> Referenc
     Raises:
         UnknownFamily: it names nothing.
         FamilyClash: several plugins claim the name.
-        RequestError: it names something that is not there: a tag, a folder, a bundled checkpoint.
+        RequestError: it is neither text nor a path, or names something that is not there: a tag, a folder, a
+            bundled checkpoint.
     """
+    if not isinstance(reference, str | os.PathLike):
+        raise RequestError(
+            f"{reference!r} ({type(reference).__name__}) names no model; give a family, a folder or a hub "
+            "repository, as text or as a path"
+        )
     if not isinstance(reference, str) or _is_path(reference):
         return _folder(Path(os.path.expanduser(reference)))
     if not reference.strip():

@@ -20,7 +20,7 @@ from fuel_core.generate.prompt import Prompt, as_prompts, check_token_ids, place
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.sequence import Stopping
-from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings
+from fuel_core.generate.settings import DEFAULT_MAX_TOKENS, GenerationSettings, settings_or_default
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer
@@ -98,11 +98,11 @@ class Generation(ABC):
 
         Nothing has run when one of these is raised.
         """
-        settings = settings or GenerationSettings()
+        settings = settings_or_default(settings)
         sampling = self.default_sampling if settings.sampling is None else settings.sampling
         settings = replace(settings, sampling=sampling)
-        if batch < 1:
-            raise RequestError(f"batch is {batch}; at least one row is expected")
+        if type(batch) is not int or batch < 1:
+            raise RequestError(f"batch is {batch!r}; at least one row is expected")
         self._check_ids(settings.stop_token_ids, sampling)
         tokens = self._tokens(prompts)
         limit, whose = self.plan.position_limit, self._positions
@@ -258,7 +258,7 @@ class Generation(ABC):
             settings, batch, backend, strict, and what is raised: as for :meth:`run`.
         """
         prompts, single = as_prompts(prompt)
-        settings = _with_max_tokens(settings, max_tokens)
+        settings = settings_or_default(settings, max_tokens=max_tokens)
         completions = self.run(prompts, settings, batch=batch, backend=backend, strict=strict).finish()
         return completions[0] if single else completions
 
@@ -279,7 +279,7 @@ class Generation(ABC):
         Raises:
             RequestError: ``settings.n`` is not 1; else as :meth:`run`.
         """
-        settings = _with_max_tokens(settings, max_tokens)
+        settings = settings_or_default(settings, max_tokens=max_tokens)
         if settings.n != 1:
             raise RequestError(f"a stream is one continuation, n is {settings.n}; iterate over run() instead")
         return TextStream(self.run([prompt], settings, backend=backend, strict=strict, session=session))
@@ -340,7 +340,7 @@ class Generation(ABC):
         max_tokens: int | None = None,
     ) -> Completion:
         """As :meth:`generate` for one prompt, off the event loop; ends within a token when cancelled."""
-        settings = _with_max_tokens(settings, max_tokens)
+        settings = settings_or_default(settings, max_tokens=max_tokens)
         run = self.run([prompt], settings)
         async for _ in _off_loop(run):
             pass
@@ -377,8 +377,3 @@ def _close(stream: GenerationRun | TextStream) -> None:
             return stream.close()
         except ValueError:  # "generator already executing"
             sleep(0.001)
-
-
-def _with_max_tokens(settings: GenerationSettings | None, max_tokens: int | None) -> GenerationSettings:
-    settings = settings or GenerationSettings()
-    return settings if max_tokens is None else replace(settings, max_tokens=max_tokens)

@@ -76,6 +76,8 @@ class Sampling:
         ):
             if not _is_number(value) or not math.isfinite(value):
                 raise RequestError(f"{name} is {value!r}; expected a finite number (0 is off)")
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(f"logit_bias is {self.logit_bias!r}; expected a mapping such as {{5: -1.0}}")
         for token, bias in self.logit_bias.items():
             if not _is_integer(token) or token < 0 or not _is_number(bias) or not bias < math.inf:
                 raise RequestError(

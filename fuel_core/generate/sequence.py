@@ -97,7 +97,7 @@ class SequenceState:
         """Choose the next token; return the text that is final by it, all of it at the end.
 
         Raises:
-            RequestError: no token can be chosen.
+            RequestError: no token can be chosen, or a processor returned no logits.
         """
         return self._append(self._choose(logits_V))
 
@@ -144,7 +144,7 @@ class SequenceState:
     def _choose(self, logits_V: torch.Tensor) -> int:
         scores = logits_V
         for process in self._processors:
-            scores = process(scores, self.prompt, self.token_ids)
+            scores = _processed(process, scores, self.prompt, self.token_ids)
         scores = penalise(scores, self._sampler.sampling, self.prompt, self.token_ids)
         if len(self.token_ids) < self._stopping.min_tokens and self._stopping.token_ids:
             held_back = torch.tensor(sorted(self._stopping.token_ids), device=scores.device)
@@ -153,6 +153,22 @@ class SequenceState:
         if self._top_logprobs is not None:
             self.logprobs.append(_logprob(logits_V, token, self._top_logprobs))
         return token
+
+
+def _processed(
+    process: LogitsProcessor, logits_V: torch.Tensor, prompt: Sequence[int], generated: Sequence[int]
+) -> torch.Tensor:
+    scores: object = process(logits_V, prompt, generated)
+    if not isinstance(scores, torch.Tensor):
+        found = f"a {type(scores).__name__}"
+    elif scores.shape != logits_V.shape or not scores.is_floating_point():
+        found = f"a tensor of shape {list(scores.shape)} and {scores.dtype}"
+    else:
+        return scores
+    raise RequestError(
+        f"the processor {process!r} returned {found}; logits of shape {list(logits_V.shape)} and "
+        f"{logits_V.dtype} are expected, so that it must return what it makes of its first argument"
+    )
 
 
 def _logprob(logits_V: torch.Tensor, token: int, count: int) -> TokenLogprob:

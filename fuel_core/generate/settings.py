@@ -1,7 +1,7 @@
 """What a caller asks of a generation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fuel_core.errors import RequestError
 from fuel_core.generate.sampling import Sampling
@@ -41,10 +41,16 @@ class GenerationSettings:
     processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
+        if not _is_list(self.stop) or not all(isinstance(text, str) for text in self.stop):
             raise RequestError(f"stop is {self.stop!r}; expected a list of strings")
-        if not all(type(token) is int for token in self.stop_token_ids):
+        if not _is_list(self.stop_token_ids) or not all(type(token) is int for token in self.stop_token_ids):
             raise RequestError(f"stop_token_ids is {self.stop_token_ids!r}; expected a list of token ids")
+        if not _is_list(self.processors) or not all(map(callable, self.processors)):
+            raise RequestError(f"processors is {self.processors!r}; expected a list of functions")
+        if self.sampling is not None and not isinstance(self.sampling, Sampling):
+            raise RequestError(
+                f"sampling is {self.sampling!r}; expected one such as Sampling(temperature=0.8), or None"
+            )
         for name, value, least in (
             ("max_tokens", self.max_tokens, 1),
             ("min_tokens", self.min_tokens, 0),
@@ -53,3 +59,24 @@ class GenerationSettings:
         ):
             if value is not None and (type(value) is not int or value < least):
                 raise RequestError(f"{name} is {value!r}; a whole number of at least {least} is expected")
+
+
+def settings_or_default(
+    given: GenerationSettings | None, *, max_tokens: int | None = None
+) -> GenerationSettings:
+    """What a caller gave as settings, with ``max_tokens`` where that is given beside them.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    settings = GenerationSettings() if given is None else given
+    if not isinstance(settings, GenerationSettings):
+        raise RequestError(
+            f"settings is {given!r:.200}; expected GenerationSettings, such as "
+            "GenerationSettings(max_tokens=32, sampling=Sampling(temperature=0.8))"
+        )
+    return settings if max_tokens is None else replace(settings, max_tokens=max_tokens)
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,8 @@ class TestBatch:
             model.generate([[1], []])
         with pytest.raises(RequestError, match="batch is 0"):
             model.run([[1]], batch=0)
+        with pytest.raises(RequestError, match="batch is '8'"):
+            model.run([[1]], batch="8")  # type: ignore[arg-type]
 
     def test_a_prompt_can_be_asked_about_before_anything_runs(self, model: LanguageModel) -> None:
         """Of many prompts, nothing said which one :meth:`run` refused."""
@@ -227,12 +230,37 @@ class TestSharedSession:
         {"stop_token_ids": [99_999]},
         {"stop_token_ids": ["a"]},
         {"sampling": Sampling(logit_bias={99_999: 1.0})},
+        {"stop": 3},
+        {"stop_token_ids": 3},
+        {"processors": len},
+        {"processors": ["len"]},
+        {"sampling": {"temperature": 1}},
     ],
     ids=str,
 )
 def test_settings_that_make_no_sense_are_refused(model: LanguageModel, settings: dict[str, object]) -> None:
     with pytest.raises(RequestError):
         model.generate("Hello", GenerationSettings(**settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"max_tokens": 3}, Sampling(), 32, "32"], ids=str)
+def test_settings_of_another_type_are_refused(model: LanguageModel, given: Any) -> None:
+    """They ended in an AttributeError, or in a TypeError of replace(), and named no argument."""
+    for call in (model.generate, model.stream):
+        for further in ({}, {"max_tokens": 2}):
+            with pytest.raises(RequestError, match=r"settings is .* expected GenerationSettings"):
+                call([1, 2], given, **further)
+    with pytest.raises(RequestError, match="settings is"):
+        model.run([[1, 2]], given)
+    with pytest.raises(RequestError, match="settings is"):
+        asyncio.run(model.agenerate([1, 2], given))
+
+
+def test_stop_tokens_may_be_any_collection(model: LanguageModel) -> None:
+    first = model.generate([3, 1], max_tokens=1).token_ids[0]
+    for ids in ([first], (first,), {first}, frozenset({first})):
+        settings = GenerationSettings(max_tokens=4, stop_token_ids=ids)  # type: ignore[arg-type]
+        assert model.generate([3, 1], settings).finish_reason == "stop"
 
 
 def test_prompts_may_be_tensors_and_nothing_else_odd(model: LanguageModel) -> None:
@@ -259,6 +287,30 @@ def test_processors_see_prompt_and_text(model: LanguageModel) -> None:
     assert all(token % 2 == 0 for token in choice.token_ids)
     assert seen[0] == ([3, 1], [])
     assert seen[3] == ([3, 1], list(choice.token_ids[:3]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (lambda logits: None, "returned a NoneType"),
+        (lambda logits: logits.tolist(), "returned a list"),
+        (lambda logits: logits[None], r"returned a tensor of shape \[1, 96\]"),
+        (lambda logits: logits[:5], r"returned a tensor of shape \[5\]"),
+        (lambda logits: logits > 0, "torch.bool"),
+    ],
+    ids=["nothing", "list", "batch", "few", "mask"],
+)
+def test_a_processor_that_returns_no_logits_is_named(
+    model: LanguageModel, returned: Callable[[torch.Tensor], Any], named: str
+) -> None:
+    """One that changed its input in place and returned None ended in an AttributeError deep in sampling; five
+    logits of the vocabulary were sampled from as if they were all."""
+
+    def process(logits: torch.Tensor, prompt: Sequence[int], generated: Sequence[int]) -> Any:
+        return returned(logits)
+
+    with pytest.raises(RequestError, match=rf"processor .*process.*{named}"):
+        model.generate([3, 1], GenerationSettings(max_tokens=2, processors=[process]))
 
 
 def test_a_stream_of_several_is_refused(model: LanguageModel) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -141,6 +142,12 @@ class TestOptions:
         with pytest.raises(RequestError, match="no option windows; it has dynamic_ntk, window_layers"):
             model.with_options(windows=1)
 
+    @pytest.mark.parametrize("options", ["foo", ["foo"], 3], ids=str)
+    def test_options_are_a_mapping(self, checkpoint: Callable[..., Path], options: Any) -> None:
+        """The letters of a text were taken for options: "no option f, o"."""
+        with pytest.raises(RequestError, match=r"options is .*; a mapping"):
+            fuel_core.load(checkpoint(), options=options)
+
 
 class TestSession:
     def test_a_requested_capacity_is_honoured(self, model: LanguageModel) -> None:
@@ -148,6 +155,12 @@ class TestSession:
         assert model.session().pool.capacity == 256
         with pytest.raises(CapacityError, match="257 tokens exceeds the 256"):
             model.session(257)
+
+    @pytest.mark.parametrize("asked", [("8",), (8.0,), (8, "2"), (True,), (8, None)], ids=str)
+    def test_sizes_are_whole_numbers(self, model: LanguageModel, asked: Any) -> None:
+        """They ended in a TypeError of a comparison."""
+        with pytest.raises(RequestError, match="whole numbers are expected"):
+            model.session(*asked)
 
 
 class TestGenerate:

@@ -162,3 +162,10 @@ def test_what_is_there_but_no_checkpoint_is_said(here: Path) -> None:
     (here / "mine").mkdir()
     with pytest.raises(UnknownFamily, match=r"no folder with a config\.json"):
         REGISTRY.resolve("mine")
+
+
+@pytest.mark.parametrize("given", [3, None, b"toy", ["toy"]], ids=str)
+def test_what_is_no_text_and_no_path_is_refused(given: object) -> None:
+    """It ended in a TypeError of os.path."""
+    with pytest.raises(RequestError, match=r"names no model; give a family"):
+        REGISTRY.resolve(given)  # type: ignore[arg-type]

@@ -57,12 +57,20 @@ def transformers_scores(logits_V: torch.Tensor, sampling: Sampling) -> torch.Ten
         {"seed": 2**64},
         {"seed": 1.0},
         {"seed": True},
+        {"logit_bias": None},
+        {"logit_bias": 3},
     ],
 )
 def test_values_out_of_range_are_refused_by_name(unfit: dict[str, object]) -> None:
     ((name, value),) = unfit.items()
     with pytest.raises(RequestError, match=f"^{name} is {value!r}; expected"):
         Sampling(**unfit)  # type: ignore[arg-type]
+
+
+def test_biases_are_a_mapping() -> None:
+    """A list ended in an AttributeError."""
+    with pytest.raises(RequestError, match=r"^logit_bias is \[1\]; expected a mapping"):
+        Sampling(logit_bias=[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
