@@ -3,6 +3,7 @@
 Letters: B sequences, T tokens, M model width, V vocabulary.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import CachePool
 from fuel_core.config import FamilyConfig, Ledger
 from fuel_core.decode import Backend, DecodeSession, backend_named, default_backend
-from fuel_core.errors import CapacityError, GeometryError, RequestError
+from fuel_core.errors import CapacityError, FuelWarning, GeometryError, RequestError
 from fuel_core.family import Family
 from fuel_core.generate.checkpoint_sampling import checkpoint_sampling
 from fuel_core.generate.generation import Generation
@@ -26,7 +27,7 @@ from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
-from fuel_core.text.tokenizer import Tokenizer
+from fuel_core.text.tokenizer import Tokenizer, has_tokenizer_files
 from fuel_core.weights.save import save_checkpoint
 
 
@@ -95,6 +96,23 @@ class LanguageModel(Generation):
         return Tokenizer.from_folder(self.folder)
 
     @cached_property
+    def text_source(self) -> Tokenizer:
+        """What gives generated ids their text: the tokenizer, or, where the folder has no file of one, one
+        without a vocabulary, by which every text is empty; that is warned of once.
+
+        Raises:
+            TokenizerError: as :attr:`tokenizer`, where some of the files are there.
+        """
+        if has_tokenizer_files(self.folder):
+            return self.tokenizer
+        warnings.warn(
+            f"{self.folder} has no tokenizer: token ids are continued, and the text of what comes is empty",
+            FuelWarning,
+            stacklevel=2,
+        )
+        return Tokenizer.without_vocabulary()
+
+    @cached_property
     def chat_template(self) -> ChatTemplate:
         """The checkpoint's chat template, read on first use.
 
@@ -108,7 +126,7 @@ class LanguageModel(Generation):
         """The tokens that end a generation: the union of what the config, the generation config and
         the tokenizer name."""
         return stop_token_ids(
-            self.raw_config, read_generation_config(self.folder), self.tokenizer.eos_token_ids
+            self.raw_config, read_generation_config(self.folder), self.text_source.eos_token_ids
         )
 
     @cached_property

@@ -37,7 +37,8 @@ class Choice:
     """One continuation.
 
     Attributes:
-        text: without special tokens, the stop token and the stop string.
+        text: without special tokens, the stop token and the stop string; empty where the checkpoint has no
+            tokenizer.
         token_ids: all that was generated, a stop token included.
         finish_reason: ``"stop"`` at a stop token or string, ``"length"`` at the limit.
         logprobs: one a token, where they were asked for.

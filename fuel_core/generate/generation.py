@@ -49,6 +49,10 @@ class Generation(ABC):
 
     @property
     @abstractmethod
+    def text_source(self) -> Tokenizer: ...
+
+    @property
+    @abstractmethod
     def chat_template(self) -> ChatTemplate: ...
 
     @property
@@ -79,6 +83,8 @@ class Generation(ABC):
     ) -> GenerationRun:
         """Continue many prompts; iterate over the result for pieces of text as they become final.
 
+        Prompts of token ids run without a tokenizer too: ids come out, and their text is empty.
+
         On a backend that captures, the model keeps the session of a run that has ended for the next one
         of as many rows: its step is captured once for both, and :meth:`release_session` frees it.
 
@@ -94,7 +100,7 @@ class Generation(ABC):
             RequestError: no prompt, an empty one, one that is neither text nor token ids of this model, or
                 settings that contradict each other.
             CapacityError: a prompt and its ``max_tokens`` together exceed the model's positions.
-            TokenizerError: the checkpoint has no tokenizer.
+            TokenizerError: the checkpoint has no tokenizer, and a prompt or a stop string is text.
 
         Nothing has run when one of these is raised.
         """
@@ -105,6 +111,7 @@ class Generation(ABC):
             raise RequestError(f"batch is {batch!r}; at least one row is expected")
         self._check_ids(settings.stop_token_ids, sampling)
         tokens = self._tokens(prompts)
+        tokenizer = self.tokenizer if settings.stop else self.text_source
         limit, whose = self.plan.position_limit, self._positions
         if session is not None:
             if session.decoder.weights is not self.decoder.weights:
@@ -117,14 +124,14 @@ class Generation(ABC):
         ]
         if session is not None:
             return GenerationRun(
-                session, self.tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
+                session, tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
             )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
         rows = min(batch, len(tokens) * settings.n)
         chosen = self._backend(backend)
         if not chosen.runs_ahead(self.decoder.device):
             session = self.session(capacity, rows, backend=chosen, strict=strict)
-            return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s)
+            return GenerationRun(session, tokenizer, tokens, stopping, settings, self.load_s)
         request = SessionRequest(
             rows=rows,
             capacity=capacity,
@@ -134,7 +141,7 @@ class Generation(ABC):
         state = ModelState.of(self.decoder)
         session = self._kept_session.take(request, state) or self._roomy_session(request, chosen)
         done = partial(self._kept_session.give, session, request, state)
-        return GenerationRun(session, self.tokenizer, tokens, stopping, settings, self.load_s, done=done)
+        return GenerationRun(session, tokenizer, tokens, stopping, settings, self.load_s, done=done)
 
     def prompt_tokens(self, prompt: Prompt, settings: GenerationSettings | None = None) -> list[int]:
         """The token ids of a prompt, which :meth:`run` accepts with these settings: nothing runs.

@@ -78,6 +78,11 @@ class Tokenizer:
         )
         return cls(backend, eos_token_ids=eos_token_ids)
 
+    @classmethod
+    def without_vocabulary(cls) -> Self:
+        """A tokenizer of no token: every id is without text."""
+        return cls(tokenizers.Tokenizer(tokenizers.models.BPE()))
+
     @property
     def special_token_ids(self) -> frozenset[int]:
         """Tokens that are no text, such as those around one."""
@@ -109,6 +114,12 @@ class Tokenizer:
             token_of=self._backend.id_to_token,
             skipped=self._special_ids if skip_special_tokens else frozenset(),
         )
+
+
+def has_tokenizer_files(folder: Path) -> bool:
+    """Whether a folder holds any file of a tokenizer, readable or not."""
+    known = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, SENTENCEPIECE_FILE, *_SLOW_FILES)
+    return any((folder / name).exists() for name in known)
 
 
 def _content(token: Any, source: str) -> str | None:

@@ -9,7 +9,7 @@ import torch
 
 import fuel_core
 from fuel_core import LanguageModel
-from fuel_core.errors import CapacityError, GeometryError, RequestError
+from fuel_core.errors import CapacityError, GeometryError, RequestError, TokenizerError
 from fuel_core.generate.sampling import Sampling
 from fuel_core.generate.settings import GenerationSettings
 
@@ -208,6 +208,31 @@ class TestGenerate:
         assert stopped.token_ids == free.token_ids[: first + 1]
         assert stopped.finish_reason == "stop"
         assert stopped.text == model.tokenizer.decode(free.token_ids[:first])
+
+    def test_ids_run_without_a_tokenizer(self, checkpoint: Callable[..., Path]) -> None:
+        """A folder of config.json and weights could not generate at all, though ids need no text."""
+        folder = checkpoint()
+        wanted = fuel_core.load(folder).generate([1, 2, 3], max_tokens=6).token_ids
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).unlink()
+        model = fuel_core.load(folder)
+        with pytest.warns(fuel_core.FuelWarning, match="no tokenizer.* text .* is empty"):
+            completion = model.generate([1, 2, 3], max_tokens=6)
+        assert (completion.token_ids, completion.text) == (wanted, "")
+        assert list(model.stream([1, 2, 3], max_tokens=6)) == []
+        with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+            model.generate("Hello", max_tokens=6)
+        with pytest.raises(TokenizerError, match=r"no tokenizer\.json"):
+            model.generate([1, 2, 3], GenerationSettings(stop=["x"]))
+
+    def test_a_tokenizer_that_is_there_in_part_is_an_error_for_ids_too(
+        self, checkpoint: Callable[..., Path]
+    ) -> None:
+        """Its end tokens would be missed in silence."""
+        folder = checkpoint()
+        (folder / "tokenizer.json").unlink()
+        with pytest.raises(TokenizerError, match="incomplete download"):
+            fuel_core.load(folder).generate([1, 2, 3], max_tokens=6)
 
     def test_prompt_and_new_tokens_share_the_positions(self, model: LanguageModel) -> None:
         """The limit is prompt + max_tokens <= positions, in the library as on the command line."""
