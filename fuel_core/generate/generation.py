@@ -298,14 +298,20 @@ class Generation(ABC):
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
+        template_variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The token ids of a conversation, by the checkpoint's own template.
 
         ``chat_template.encode`` takes everything else that a template may ask for.
 
+        Args:
+            tools, documents, continue_final_message: as ``chat_template.render`` says.
+            template_variables: what else the template lets a caller choose, such as
+                ``{"enable_thinking": False}``.
+
         Raises:
-            RequestError: the checkpoint has no template, the messages are ill-formed, or the template
-                refuses them.
+            RequestError: the checkpoint has no template, the messages are ill-formed, the template never
+                reads one of the variables, or it refuses the conversation.
         """
         return self.chat_template.encode(
             self.tokenizer,
@@ -313,6 +319,7 @@ class Generation(ABC):
             tools=tools,
             documents=documents,
             continue_final_message=continue_final_message,
+            variables=template_variables,
         )
 
     def chat(
@@ -321,10 +328,12 @@ class Generation(ABC):
         settings: GenerationSettings | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Completion:
         """Answer a conversation: :meth:`generate` from its :meth:`chat_prompt`."""
-        return self.generate(self.chat_prompt(messages, tools=tools), settings, max_tokens=max_tokens)
+        prompt = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
+        return self.generate(prompt, settings, max_tokens=max_tokens)
 
     def stream_chat(
         self,
@@ -332,11 +341,12 @@ class Generation(ABC):
         settings: GenerationSettings | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
         session: DecodeSession | None = None,
     ) -> TextStream:
         """Answer a conversation: :meth:`stream` from its :meth:`chat_prompt`."""
-        prompt = self.chat_prompt(messages, tools=tools)
+        prompt = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
         return self.stream(prompt, settings, max_tokens=max_tokens, session=session)
 
     async def agenerate(

@@ -100,7 +100,8 @@ class ChatTemplate:
                 special tokens.
 
         Raises:
-            RequestError: ill-formed arguments, no such template, or the template refuses the conversation.
+            RequestError: ill-formed arguments, a variable that the template never reads, no such template, or
+                the template refuses the conversation.
             TokenizerError: the template does not compile, or does what a template may not.
         """
         if add_generation_prompt is None:
@@ -111,6 +112,8 @@ class ChatTemplate:
                 "one; ask for one of them"
             )
         template = self._template(self._choose(name, with_tools=tools is not None))
+        chosen = _read_variables({} if variables is None else variables)
+        _refuse_unread(chosen, template)
         conversation = read_messages(messages)
         if template.asks_for_null_content:
             conversation = [{"content": None} | message for message in conversation]
@@ -118,7 +121,7 @@ class ChatTemplate:
         prompt = template.render(
             {
                 **self.special_tokens,
-                **_read_variables({} if variables is None else variables),
+                **chosen,
                 "messages": conversation,
                 "tools": None if tools is None else read_objects(tools, "tools"),
                 "documents": None if documents is None else read_objects(documents, "documents"),
@@ -208,6 +211,16 @@ def _cut_at_end(prompt: str, final_text: str, what: str) -> str:
             f"in the prompt to go on from. The message: {final_text.strip()!r:.200}"
         )
     return before if after.startswith(" ") else before.rstrip()
+
+
+def _refuse_unread(variables: Mapping[str, Any], template: SandboxedTemplate) -> None:
+    unread = sorted(set(variables) - template.reads)
+    if unread:
+        read = sorted(template.reads - set(_OWN_VARIABLES))
+        raise RequestError(
+            f"{template.what} never reads {', '.join(unread)}, so it would change nothing; the variables "
+            f"that it reads: {', '.join(read) or 'none'}"
+        )
 
 
 def _read_variables(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NoReturn, Self
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -35,11 +35,13 @@ class SandboxedTemplate:
         template: what jinja2 runs.
         what: what errors call it.
         asks_for_null_content: it tells messages apart by ``content is none``.
+        reads: the names of the variables that it may look up.
     """
 
     template: jinja2.Template
     what: str
     asks_for_null_content: bool
+    reads: frozenset[str]
 
     @classmethod
     def compile(cls, source: str, *, what: str, now: Callable[[], datetime]) -> Self:
@@ -50,13 +52,15 @@ class SandboxedTemplate:
         """
         environment = _environment(now)
         try:
-            asks_for_null_content = _asks_for_null_content(environment.parse(source))
+            tree = environment.parse(source)
+            asks_for_null_content = _asks_for_null_content(tree)
+            reads = frozenset(meta.find_undeclared_variables(tree))
             template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TokenizerError(f"{what} does not compile: line {error.lineno}: {error.message}") from error
         except Exception as error:  # jinja leaves some faults to Python, such as `break` outside of a loop
             raise TokenizerError(f"{what} does not compile: {error}") from error
-        return cls(template=template, what=what, asks_for_null_content=asks_for_null_content)
+        return cls(template=template, what=what, asks_for_null_content=asks_for_null_content, reads=reads)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Run the template.

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import fuel_core
 from fuel_core import LanguageModel
 from fuel_core.cli.app import app
-from fuel_core.errors import CapacityError, FuelError
+from fuel_core.errors import CapacityError, FuelError, RequestError
 from fuel_core.generate.chat import Conversation
 from fuel_core.generate.settings import GenerationSettings
 
@@ -43,6 +43,26 @@ def test_chat_is_generation_from_the_rendered_prompt(model: LanguageModel) -> No
     assert answer.prompt_token_ids == tuple(model.tokenizer.encode(rendered(messages)))
     assert answer.text == model.generate(rendered(messages), SETTINGS).text
     assert "".join(model.stream_chat(messages, SETTINGS)) == answer.text
+
+
+def test_what_a_template_lets_choose_is_chosen(folder: Path) -> None:
+    """enable_thinking=False of Qwen3 could be said to the template alone, and to no method that answers."""
+    (folder / "chat_template.jinja").write_text(TEMPLATE + "{{ '' if think else '[none]' }}")
+    model = fuel_core.load(folder, dtype="float64")
+    messages = [{"role": "user", "content": "Hello"}]
+    for think, ending in ((True, ""), (False, "[none]")):
+        chosen = {"think": think}
+        prompt = model.tokenizer.encode(rendered(messages) + ending)
+        assert model.chat_prompt(messages, template_variables=chosen) == prompt
+        answer = model.chat(messages, SETTINGS, template_variables=chosen)
+        assert answer.prompt_token_ids == tuple(prompt)
+        stream = model.stream_chat(messages, SETTINGS, template_variables=chosen)
+        assert "".join(stream) == answer.text
+        assert stream.completion is not None
+        assert stream.completion.prompt_token_ids == tuple(prompt)
+    for answer_by in (model.chat_prompt, model.chat, model.stream_chat):
+        with pytest.raises(RequestError, match=r"never reads thinking.* it reads: think"):
+            answer_by(messages, template_variables={"thinking": True})
 
 
 def test_a_turn_reads_only_what_is_new(model: LanguageModel) -> None:

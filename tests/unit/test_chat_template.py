@@ -323,6 +323,31 @@ def test_variables_are_checked(variables: Any, complaint: str) -> None:
         ours("x").render([user("Hi")], variables=variables)
 
 
+@pytest.mark.parametrize(
+    ("text", "variables", "complaint"),
+    [
+        ("{{ depth }}", {"dept": 1, "depth": 2}, "never reads dept,.* that it reads: depth"),
+        ("{{ messages }}", {"enable_thinking": False}, "never reads enable_thinking,.* it reads: none"),
+        ("{% set depth = 1 %}{{ depth }}", {"depth": 2}, "never reads depth"),
+    ],
+)
+def test_a_variable_that_is_never_read_is_refused(text: str, variables: Any, complaint: str) -> None:
+    """A misspelt switch changed nothing and nobody said so."""
+    with pytest.raises(RequestError, match=complaint):
+        ours(text).render([user("Hi")], variables=variables)
+
+
+def test_a_variable_is_read_wherever_it_stands() -> None:
+    text = (
+        "{% if a is not defined %}{% set a = 1 %}{% endif %}{{ a }}"
+        "{% for m in messages if b %}{{ c }}{% endfor %}"
+        "{% macro f(x=d) %}{{ e }}{% endmacro %}{% generation %}{{ g }}{% endgeneration %}"
+    )
+    template = ours(text)
+    for name in "abcdeg":
+        template.render([user("Hi")], variables={name: 1})
+
+
 # Refusals.
 
 
