@@ -18,7 +18,7 @@ from fuel_core.blocks.decoder import Decoder
 from fuel_core.cache import CachePool
 from fuel_core.config import FamilyConfig, Ledger
 from fuel_core.decode import Backend, DecodeSession, backend_named, default_backend
-from fuel_core.errors import CapacityError, FuelWarning, GeometryError, RequestError
+from fuel_core.errors import CapacityError, CheckpointError, FuelWarning, GeometryError, RequestError
 from fuel_core.family import Family
 from fuel_core.generate.checkpoint_sampling import checkpoint_sampling
 from fuel_core.generate.generation import Generation
@@ -28,7 +28,7 @@ from fuel_core.generate.stopping import read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer, has_tokenizer_files
-from fuel_core.weights.save import save_checkpoint
+from fuel_core.weights.save import copy_companions, save_checkpoint
 
 
 def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
@@ -305,9 +305,12 @@ class LanguageModel(Generation):
         return replace(self, options=chosen, decoder=decoder)
 
     def save(self, folder: Path | str) -> None:
-        """Write config.json and model.safetensors in the family's published layout.
+        """Write a checkpoint folder: config.json and model.safetensors in the family's published layout, and
+        the files of the tokenizer, generation_config.json and chat templates as the model's own folder has
+        them. Files of these names are replaced; what else lies in the folder is left.
 
         Raises:
+            CheckpointError: the model's own folder is not there any more; config and weights are written.
             RequestError: the model was loaded with options, which config.json cannot hold.
         """
         if self.options != self.family.options():
@@ -316,3 +319,8 @@ class LanguageModel(Generation):
                 "config.json itself, or save with_options() of their defaults"
             )
         save_checkpoint(Path(folder), self.decoder, self.family.weights, self.raw_config)
+        if not self.folder.is_dir():
+            raise CheckpointError(
+                f"config.json and weights are in {folder}, and no tokenizer: {self.folder} is gone; copy one"
+            )
+        copy_companions(self.folder, Path(folder))

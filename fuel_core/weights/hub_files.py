@@ -27,6 +27,13 @@ def beside_weights(held: Collection[str]) -> Iterator[str]:
         yield from sorted(name for name in held if fnmatchcase(name, pattern))
 
 
+def companions(folder: Path) -> set[str]:
+    """The files of a folder beside config.json and weights: of tokenizer, generation and chat templates."""
+    patterns = (*_BESIDE_WEIGHTS, *_WITHOUT_TOKENIZER_JSON)
+    found = (path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+    return {path.relative_to(folder).as_posix() for path in found}
+
+
 def weight_files(held: Collection[str], folder: Path) -> list[str]:
     """The files of the weights that ``Checkpoint.open`` would read; ``folder`` has the index, if any."""
     if SINGLE_FILE in held:

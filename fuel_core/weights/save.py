@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
+import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from fuel_core.blocks.decoder import Decoder
+from fuel_core.errors import FuelWarning
+from fuel_core.weights.hub_files import companions
 from fuel_core.weights.names import WeightNames, sources
 
 
@@ -44,6 +49,25 @@ def save_checkpoint(
     content[key] = str(stored).removeprefix("torch.")
     _replace(folder / "config.json", lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
     _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+
+
+def copy_companions(source: Path, folder: Path) -> None:
+    """Copy what a checkpoint holds beside config.json and weights: tokenizer, generation_config.json, chat
+    templates. Each replaces an older one whole; one that only ``folder`` has is left and warned of."""
+    if folder.samefile(source):
+        return
+    copied = companions(source)
+    for name in sorted(copied):
+        (folder / name).parent.mkdir(exist_ok=True)
+        _replace(folder / name, partial(shutil.copyfile, source / name))
+    strange = companions(folder) - copied
+    if strange:
+        warnings.warn(
+            f"{folder} holds {', '.join(sorted(strange))}, which the model's own folder {source} does not: "
+            "remove what belongs to another model",
+            FuelWarning,
+            stacklevel=3,
+        )
 
 
 def _replace(path: Path, write: Any) -> None:

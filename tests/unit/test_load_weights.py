@@ -1,6 +1,7 @@
 """From checkpoint files to parameters: strict accounting, heads, dtypes, names."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -239,6 +240,77 @@ def test_saving_what_was_loaded_gives_the_same_files(checkpoint: Callable[..., P
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert json.loads((tmp_path / "again" / "config.json").read_text())["model_type"] == "qwen2"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_saved_generates(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """Only config.json and weights were written: the folder loaded, and knew neither text nor its end."""
+    folder = checkpoint("mixed-window")
+    (folder / "generation_config.json").write_text('{"eos_token_id": [95, 3]}')
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    companions = files(folder)
+    for code in ("modeling_toy.py", "pytorch_model.bin", "model-00001-of-00002.safetensors.old"):
+        (folder / code).write_text("never copied")
+    model = fuel_core.load(folder, dtype="float32")
+    model.save(tmp_path / "again")
+    written = files(tmp_path / "again")
+    assert written.keys() == companions.keys()
+    same = companions.keys() - {"config.json", "model.safetensors"}
+    assert {name: written[name] for name in same} == {name: companions[name] for name in same}
+    again = fuel_core.load(tmp_path / "again")
+    assert again.stop_token_ids == {95, 3}
+    assert again.generate("Hello", max_tokens=5).text == model.generate("Hello", max_tokens=5).text
+    assert again.chat([{"role": "user", "content": "Hi"}], max_tokens=2).text is not None
+
+
+def test_files_of_the_hubs_cache_are_copied_and_not_their_links(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder, blob = checkpoint(), tmp_path / "blob"
+    (folder / "tokenizer.json").rename(blob)
+    (folder / "tokenizer.json").symlink_to(blob)
+    fuel_core.load(folder).save(tmp_path / "again")
+    assert not (tmp_path / "again" / "tokenizer.json").is_symlink()
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == blob.read_bytes()
+
+
+def test_a_model_may_be_saved_where_it_came_from(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint()
+    before, model = files(folder), fuel_core.load(folder)
+    wanted = model.forward(IDS)
+    model.save(folder)
+    after = files(folder)
+    assert after.keys() == before.keys()
+    assert after["tokenizer.json"] == before["tokenizer.json"]
+    assert torch.equal(fuel_core.load(folder).forward(IDS), wanted)
+
+
+def test_what_another_model_has_left_is_warned_of(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """A chat template of the folder's last model would be taken for this one's."""
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "chat_template.jinja").write_text("of another model")
+    (tmp_path / "again" / "tokenizer.json").write_text("of another model")
+    folder = checkpoint()
+    with pytest.warns(FuelWarning, match=r"again holds chat_template\.jinja, which") as warned:
+        fuel_core.load(folder).save(tmp_path / "again")
+    assert warned[0].filename == __file__
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+def test_a_folder_that_is_gone_is_said_after_the_weights_are_safe(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = checkpoint()
+    model = fuel_core.load(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        model.save(tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").is_file()
 
 
 def test_a_checkpoint_is_stored_under_the_published_names(checkpoint: Callable[..., Path]) -> None:
