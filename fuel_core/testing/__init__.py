@@ -13,6 +13,13 @@ published config.json gives the plan which its model card describes is ``Publish
 Run with pytest; the kit needs ``pip install fuel-core[testing]``.
 """
 
+from importlib.util import find_spec
+
+if find_spec("pytest") is None:
+    raise ModuleNotFoundError(
+        "fuel_core.testing needs pytest and transformers: pip install 'fuel-core[testing]'", name="pytest"
+    )
+
 from fuel_core.testing.bundled import BundledCheckpoint
 from fuel_core.testing.case import Case
 from fuel_core.testing.conformance import Conformance

@@ -1,5 +1,7 @@
 """The conformance kit's own tests and guards can fail, on a fault as on a case that could show none."""
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,11 @@ class TestVacuousCases:
         monkeypatch.setattr(Case, "token_ids", lambda self, seed: tokens)
         with pytest.raises(AssertionError, match="the two histories give the same logits"):
             checks.swapped_cache_rebinds(case)
+
+
+def test_without_pytest_the_kit_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a bare "No module named 'pytest'"."""
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    monkeypatch.delitem(sys.modules, "fuel_core.testing")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fuel-core\[testing\]'"):
+        importlib.import_module("fuel_core.testing")
