@@ -55,7 +55,7 @@ def family_options(family: Family, chosen: Mapping[str, Any] | None) -> Any:
         raise RequestError(f"{family.name} cannot use these options: {'; '.join(faults)}") from error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LanguageModel(Generation):
     """A model of an installed family with its weights.
 
@@ -77,6 +77,14 @@ class LanguageModel(Generation):
     ledger: Ledger
     load_s: float
     _kept_session: KeptSession = field(default_factory=KeptSession, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.decoder.parameters())
+        dtype = str(self.plan.numerics.weights).removeprefix("torch.")
+        return (
+            f"<LanguageModel {self.family.name} from {str(self.folder)!r}: {parameters:,} parameters, "
+            f"{dtype}, {self.device}>"
+        )
 
     @property
     def plan(self) -> ModelPlan:

@@ -255,6 +255,7 @@ def test_the_front_door_imports_no_torch(command: str) -> None:
     "code",
     [
         "import fuel_core",
+        "import fuel_core; dir(fuel_core)",
         "import fuel_core.cli.app",
         "from fuel_core.registry import Registry; r = Registry.discover(strict=False); r.clashes",
     ],
@@ -262,6 +263,13 @@ def test_the_front_door_imports_no_torch(command: str) -> None:
 def test_neither_the_face_nor_discovery_imports_torch_or_pydantic(code: str) -> None:
     assert heavy_modules_after(code) == []
     assert heavy_modules_after(code + "; import pydantic") == ["pydantic"]
+
+
+def test_what_resolves_on_first_use_is_listed() -> None:
+    """Completion in a shell or notebook offered neither load nor the settings."""
+    assert {*fuel_core.__all__, "__doc__"} <= {*dir(fuel_core)}
+    code = "import fuel_core; print('LAZY', *{'load', 'Sampling', 'LanguageModel'} & {*dir(fuel_core)})"
+    assert {*fuel_process(code=code).stdout.split()} == {"LAZY", "load", "Sampling", "LanguageModel"}
 
 
 @pytest.mark.parametrize(

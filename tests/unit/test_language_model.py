@@ -21,6 +21,14 @@ def model(checkpoint: Callable[..., Path]) -> LanguageModel:
     return fuel_core.load(checkpoint("mixed-window"), dtype="float64")
 
 
+def test_a_model_is_shown_in_one_line(model: LanguageModel) -> None:
+    """repr() printed the whole decoder, config and ledger: a screen for each mention in a notebook."""
+    parameters = sum(parameter.numel() for parameter in model.decoder.parameters())
+    assert repr(model) == (
+        f"<LanguageModel qwen2 from {str(model.folder)!r}: {parameters:,} parameters, float64, cpu>"
+    )
+
+
 class TestForward:
     def test_all_positions_and_the_last(self, model: LanguageModel) -> None:
         logits = model.forward(IDS)
