@@ -19,8 +19,9 @@ _COLOURS = {"ok": "green", "failed": "red", "skipped": "yellow"}
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Check this installation, part by part.
 
-    Versions, hub cache, plugins, devices, threads, kernels; then every bundled checkpoint generates two
-    tokens. Each check survives the failure of any other. The exit status is 1 when something is broken.
+    Versions, hub cache, plugins, devices, threads, kernels, the code of every family; then every bundled
+    checkpoint generates two tokens. Each check survives the failure of any other. The exit status is 1 when
+    something is broken.
     """
     findings = []
     for finding in _without_output(examination(installed_registry)):

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fuel_core.errors import FuelWarning
+from fuel_core.errors import FuelWarning, PluginError
 from fuel_core.inspection import machine
 from fuel_core.inspection.finding import Finding, Problem, survived
 from fuel_core.plugin import FamilyCard
@@ -29,10 +29,11 @@ def examination(discover: Callable[[], Registry]) -> Iterator[Finding]:
     yield survived("plugins", plugins, remedy=reinstall)
     torch = survived("torch", machine.torch_import, remedy="pip install --force-reinstall torch")
     yield torch
-    checks = [
+    checks: list[tuple[str, Callable[[], Finding], str]] = [
         ("devices", machine.devices, reinstall),
         ("threads", machine.threads, reinstall),
         ("kernels", machine.kernels, reinstall),
+        ("families", partial(importable_families, registry), reinstall),
         *_bundled_checkpoints(registry),
     ]
     for name, check, remedy in checks:
@@ -63,6 +64,20 @@ def installed_plugins(registry: Registry) -> Finding:
         notes.append("no usable plugin is installed; pip install fuel-qwen brings one")
     families = {str(plugin): [card.name for card in plugin.cards] for plugin in registry.plugins}
     return Finding(name="plugins", facts=families, problems=(*broken, *clashing), notes=tuple(notes))
+
+
+def importable_families(registry: Registry) -> Finding:
+    """Import the code of each family: a plugin is found by its cards, which may name what is not there."""
+    problems = []
+    for card in registry.cards:
+        try:
+            registry.definition(card)
+        except PluginError as error:
+            plugin = registry.provider(card).distribution
+            remedy = f"pip install --force-reinstall {plugin}, or pip uninstall it and tell its authors"
+            problems.append(Problem(cause=f"{type(error).__name__}: {error}", remedy=remedy))
+    facts = {"importable": len(registry.cards) - len(problems)}
+    return Finding(name="families", facts=facts, problems=tuple(problems))
 
 
 def bundled_checkpoint(registry: Registry, card: FamilyCard) -> Finding:

@@ -280,6 +280,7 @@ def test_doctor_works_where_torch_and_every_plugin_are_broken(tmp_path: Path) ->
         "devices": "skipped",
         "threads": "skipped",
         "kernels": "skipped",
+        "families": "skipped",
     }
     assert "SystemExit: 3" in checks["plugins"]["problems"][0]["cause"]
     assert "libtorch.so" in checks["torch"]["problems"][0]["cause"]

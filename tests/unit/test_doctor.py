@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from fuel_core.inspection.finding import Finding, Problem, survived
 from fuel_core.registry import Registry
 from fuel_core.testing import Case
 
-CHECKS = ["versions", "hub cache", "plugins", "torch", "devices", "threads", "kernels"]
-NEED_TORCH = ["devices", "threads", "kernels"]
+CHECKS = ["versions", "hub cache", "plugins", "torch", "devices", "threads", "kernels", "families"]
+NEED_TORCH = ["devices", "threads", "kernels", "families"]
 PLUGIN = """
 from fuel_core import FamilyCard, hookimpl
 print("hello from a plugin")
@@ -97,11 +98,13 @@ def test_a_check_that_breaks_breaks_no_other(
 ) -> None:
     registry = Registry(plugins=())
 
-    def fail() -> Any:
+    def fail(*_: Registry) -> Any:
         raise error
 
     functions = {"hub cache": "hub_cache", "torch": "torch_import"}
-    if broken != "plugins":
+    if broken == "families":
+        monkeypatch.setattr("fuel_core.inspection.examination.importable_families", fail)
+    elif broken != "plugins":
         monkeypatch.setattr(machine, functions.get(broken, broken), fail)
     findings = examined(fail if broken == "plugins" else lambda: registry)
     assert list(findings) == CHECKS
@@ -182,11 +185,29 @@ def test_a_bundled_checkpoint_that_does_not_run_is_a_problem(
     assert "pip install --force-reinstall" in findings["bundled qwen2"].problems[0].remedy
 
 
-def test_a_definition_that_is_gone_is_a_problem(plugin_site: PluginSite) -> None:
-    registry = plugin_site(definition="fuel_qwen.absent:QWEN2")
+@pytest.mark.parametrize("definition", ["fuel_qwen.absent:QWEN2", "fuel_qwen.qwen2:QWEN1", "sys:path"])
+@pytest.mark.parametrize("bundled", [True, False])
+def test_a_definition_that_is_gone_is_a_problem(
+    definition: str, bundled: bool, plugin_site: PluginSite
+) -> None:
+    """Of a family that bundles nothing nobody imported the code, and nothing was said to be broken."""
+    registry = plugin_site(definition=definition)
+    if not bundled:
+        cards = tuple(replace(card, bundled=None) for card in registry.cards)
+        registry = Registry(plugins=(replace(registry.plugins[0], cards=cards),))
     findings = examined(lambda: registry)
-    assert statuses(findings) == {"bundled qwen2": "failed"}
-    assert "fuel_qwen.absent" in findings["bundled qwen2"].problems[0].cause
+    broken = ["families", *(["bundled qwen2"] if bundled else [])]
+    assert statuses(findings) == dict.fromkeys(broken, "failed")
+    for name in broken:
+        assert definition in findings[name].problems[0].cause
+        assert "pip install --force-reinstall" in findings[name].problems[0].remedy
+
+
+def test_families_that_can_be_imported_are_counted(plugin_site: PluginSite) -> None:
+    works, gone = plugin_site().plugins[0], plugin_site(definition="fuel_qwen.absent:QWEN2").plugins[0]
+    finding = examined(lambda: Registry(plugins=(works, gone)))["families"]
+    assert finding.facts == {"importable": 1}
+    assert len(finding.problems) == 1
 
 
 def test_what_loading_warns_of_is_noted(plugin_site: PluginSite) -> None:
