@@ -12,8 +12,9 @@ import torch
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.config import FamilyConfig, Fate, Ledger, read_json_object
-from fuel_core.errors import CheckpointError, ConfigError, FuelWarning, RequestError
+from fuel_core.errors import CheckpointError, ConfigError, FuelWarning, PlanError, RequestError
 from fuel_core.family import Family
+from fuel_core.foreign_format import foreign_format
 from fuel_core.model import LanguageModel, family_options
 from fuel_core.plans.model_plan import ModelPlan, Numerics
 from fuel_core.reference import Bundled, HubRepo, Preset
@@ -186,10 +187,18 @@ def read_config(
         ConfigError: it is missing, damaged or not understood.
         RequestError: an unknown option.
     """
+    if path.parent.is_dir() and not path.exists():
+        names = [file.name for file in path.parent.iterdir()]
+        raise ConfigError(f"{path} does not exist{foreign_format(names)}")
     raw = read_json_object(path)
     family = family_of(registry, raw, path)
     config, ledger = family.config.read(raw, source=str(path), allow_unknown_keys=allow_unknown_keys)
     chosen = family_options(family, options)
+    try:
+        plan = family.plan(config, chosen)
+    except (ConfigError, PlanError) as error:
+        error.args = (f"{path}: {error}",)
+        raise
     return ConfigReading(
         path=path,
         raw=raw,
@@ -197,7 +206,7 @@ def read_config(
         config=config,
         options=chosen,
         ledger=ledger,
-        plan=family.plan(config, chosen),
+        plan=plan,
     )
 
 
@@ -242,7 +251,9 @@ def locate(
             return fetch(found.repo, revision)
         except CheckpointError as error:
             if Path(ref).is_dir():  # perhaps that folder was meant, and lacks what makes it a checkpoint
-                raise CheckpointError(f"{error}; there is a folder {ref}, without a config.json") from error
+                beside = f"there is a folder {ref}, without a config.json"
+                known = foreign_format([file.name for file in Path(ref).iterdir()])
+                raise CheckpointError(f"{error}; {beside}{known}") from error
             raise
     if revision is not None:
         raise RequestError(f"{str(ref)!r} is not on the hub, so it has no revision {revision!r}")

@@ -24,7 +24,7 @@ from fuel_core.generate.checkpoint_sampling import checkpoint_sampling
 from fuel_core.generate.generation import Generation
 from fuel_core.generate.kept_session import KeptSession
 from fuel_core.generate.sampling import Sampling
-from fuel_core.generate.stopping import read_generation_config, stop_token_ids
+from fuel_core.generate.stopping import GENERATION_CONFIG_FILE, read_generation_config, stop_token_ids
 from fuel_core.plans.model_plan import ModelPlan
 from fuel_core.text.chat_template import ChatTemplate
 from fuel_core.text.tokenizer import Tokenizer, has_tokenizer_files
@@ -134,7 +134,10 @@ class LanguageModel(Generation):
         """The tokens that end a generation: the union of what the config, the generation config and
         the tokenizer name."""
         return stop_token_ids(
-            self.raw_config, read_generation_config(self.folder), self.text_source.eos_token_ids
+            self.raw_config,
+            read_generation_config(self.folder),
+            self.text_source.eos_token_ids,
+            folder=self.folder,
         )
 
     @cached_property
@@ -144,7 +147,8 @@ class LanguageModel(Generation):
         Raises:
             ConfigError: that file holds a value out of its range.
         """
-        return checkpoint_sampling(read_generation_config(self.folder))
+        source = str(self.folder / GENERATION_CONFIG_FILE)
+        return checkpoint_sampling(read_generation_config(self.folder), source=source)
 
     # One-shot forward passes: no cache, differentiable.
 

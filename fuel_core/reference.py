@@ -5,7 +5,7 @@ In this order:
 1. a path object, or text that starts with ``/``, ``~``, ``./`` or ``../``: that folder and nothing else
 2. an installed family's name or alias: the checkpoint that its wheel carries
 3. ``name:tag`` with an installed name: one of the family's presets on the hub
-4. a folder that holds a config.json
+4. a folder that holds a config.json; a file is refused
 5. ``organisation/repository``: a repository on the hub
 
 So a folder never hides an installed family, and what ``load("qwen2")`` gives does not depend on the
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fuel_core.advice import on_unknown_name
 from fuel_core.errors import FuelWarning, RequestError, UnknownFamily
+from fuel_core.foreign_format import NO_GGUF, foreign_format
 from fuel_core.plugin import HUB_REPO, FamilyCard
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def resolve(reference: str | os.PathLike[str], registry: "Registry") -> Referenc
         return _preset(card, tag) if colon else _bundled(card, reference, registry)
     if _is_checkpoint(reference):
         return Folder(path=Path(reference))
+    if os.path.isfile(reference):  # before the hub, which would be asked for "folder/config.json"
+        return _folder(Path(reference))
     if HUB_REPO.fullmatch(reference):
         return HubRepo(repo=reference)
     raise UnknownFamily(_unknown(reference, name, registry))
@@ -101,7 +104,10 @@ def _folder(path: Path) -> Folder:
     if not os.path.lexists(path):
         raise RequestError(f"there is no folder {path} (working directory: {Path.cwd()})")
     if not os.path.isdir(path):
-        raise RequestError(f"{path} is no folder; name the folder that holds config.json and the weights")
+        instead = f"name the folder of config.json and the weights, such as {path.parent}"
+        raise RequestError(
+            f"{path} is no folder but a file; {NO_GGUF if path.suffix == '.gguf' else instead}"
+        )
     return Folder(path=path)
 
 
@@ -132,7 +138,9 @@ def _presets(card: FamilyCard) -> str:
 
 def _unknown(reference: str, name: str, registry: "Registry") -> str:
     if os.path.exists(reference):
-        return f"{reference!r} is no installed family, and what lies there is no folder with a config.json"
+        known = foreign_format(os.listdir(reference)) if os.path.isdir(reference) else ""
+        lies = "what lies there is no folder with a config.json"
+        return f"{reference!r} is no installed family, and {lies}{known}"
     if "/" in reference:
         return (
             f"{reference!r} is neither a folder with a config.json nor a hub repository 'organisation/name'"

@@ -37,9 +37,14 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Keys that would change a text and that fuel does not do -> their values, null beside, that change none."""
 
 
-def checkpoint_sampling(generation_config: Mapping[str, Any] | None) -> Sampling:
+def checkpoint_sampling(
+    generation_config: Mapping[str, Any] | None, *, source: str = GENERATION_CONFIG_FILE
+) -> Sampling:
     """The sampling of a generation_config.json; the most probable token where it does not sample, or is not
     there. Warns of what it asks for beyond that.
+
+    Args:
+        source: where it comes from, for messages.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -48,7 +53,7 @@ def checkpoint_sampling(generation_config: Mapping[str, Any] | None) -> Sampling
     ignored = [key for key, neutral in _NEUTRAL.items() if key in given and given[key] not in neutral]
     if ignored:
         warnings.warn(
-            f"{GENERATION_CONFIG_FILE} asks for {', '.join(ignored)}, which fuel does not do: texts may "
+            f"{source} asks for {', '.join(ignored)}, which fuel does not do: texts may "
             "differ from those of its publisher",
             FuelWarning,
             stacklevel=2,
@@ -59,6 +64,4 @@ def checkpoint_sampling(generation_config: Mapping[str, Any] | None) -> Sampling
     try:
         return Sampling(**chosen)
     except RequestError as error:
-        raise ConfigError(
-            f"{GENERATION_CONFIG_FILE}: {error}; say how tokens are chosen, or mend the file"
-        ) from error
+        raise ConfigError(f"{source}: {error}; say how tokens are chosen, or mend the file") from error

@@ -26,25 +26,30 @@ def read_generation_config(folder: Path | str) -> dict[str, Any] | None:
 
 
 def stop_token_ids(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any] | None, tokenizer_ids: Iterable[int]
+    config: Mapping[str, Any],
+    generation_config: Mapping[str, Any] | None,
+    tokenizer_ids: Iterable[int],
+    *,
+    folder: Path,
 ) -> frozenset[int]:
     """Return the union of the end-of-sequence ids of config.json, generation_config.json and the tokenizer.
 
-    Empty when nobody names one: generation then runs to its token limit.
+    Empty when nobody names one: generation then runs to its token limit. ``folder`` is that of both files.
 
     Raises:
         ConfigError: an ``eos_token_id`` is neither an id, nor a list of ids, nor null.
     """
     return frozenset(tokenizer_ids).union(
-        _eos_token_ids(config, "config.json"), _eos_token_ids(generation_config or {}, GENERATION_CONFIG_FILE)
+        _eos_token_ids(config, folder / "config.json"),
+        _eos_token_ids(generation_config or {}, folder / GENERATION_CONFIG_FILE),
     )
 
 
-def _eos_token_ids(config: Mapping[str, Any], source: str) -> list[int]:
+def _eos_token_ids(config: Mapping[str, Any], path: Path) -> list[int]:
     value = config.get("eos_token_id")
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
         raise ConfigError(
-            f"eos_token_id of {source} is {value!r}; expected a token id, a list of token ids, or null"
+            f"{path}: eos_token_id is {value!r}; expected a token id, a list of token ids, or null"
         )
     return ids

@@ -16,6 +16,7 @@ import torch
 
 from fuel_core.config.json_file import read_json_object
 from fuel_core.errors import CheckpointError, ConfigError, FuelWarning
+from fuel_core.foreign_format import ADAPTER_CONFIG, foreign_format
 from fuel_core.weights.safetensors_file import SafetensorsFile, TensorInfo
 
 SINGLE_FILE = "model.safetensors"
@@ -168,6 +169,8 @@ def _no_weights(folder: Path) -> CheckpointError:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     others = [name for name in names if name.endswith(".safetensors")]
     pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
+    if ADAPTER_CONFIG in names:
+        return CheckpointError(f"{looked}{foreign_format(names)}")
     if others:
         return CheckpointError(
             f"{looked}; found {', '.join(others)}: an incomplete download without its index, or "
@@ -178,4 +181,4 @@ def _no_weights(folder: Path) -> CheckpointError:
             f"{looked}; found {', '.join(pickles)}, but fuel reads safetensors only and never executes "
             "pickles: convert them with safetensors, or fetch the safetensors revision of this model"
         )
-    return CheckpointError(f"{looked}; probably an incomplete download")
+    return CheckpointError(f"{looked}{foreign_format(names) or '; probably an incomplete download'}")

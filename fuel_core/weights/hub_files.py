@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fuel_core.errors import CheckpointError
+from fuel_core.foreign_format import foreign_format
 from fuel_core.weights.checkpoint import INDEX_FILE, SINGLE_FILE, read_index
 
 CONFIG_FILE = "config.json"
@@ -45,18 +46,19 @@ def weight_files(held: Collection[str], folder: Path) -> list[str]:
 def refuse_without_config(held: Collection[str], asked: str) -> None:
     """Refuse a repository that describes no model."""
     if CONFIG_FILE not in held:
-        raise CheckpointError(
-            f"{asked} has no {CONFIG_FILE}{_weights_seen(held)}; name a repository in the layout of "
-            "transformers"
-        )
+        instead = f"{_weights_seen(held)}; name a repository in the layout of transformers"
+        raise CheckpointError(f"{asked} has no {CONFIG_FILE}{foreign_format(held) or instead}")
 
 
 def refuse_without_weights(held: Collection[str], asked: str) -> None:
     """Refuse a repository without weights that can be read, before anything is fetched from it."""
     if SINGLE_FILE not in held and INDEX_FILE not in held:
+        instead = (
+            f"{_weights_seen(held)}; fuel reads safetensors in the layout of transformers only: look for a "
+            "revision or repository of that kind"
+        )
         raise CheckpointError(
-            f"{asked} has neither {SINGLE_FILE} nor {INDEX_FILE}{_weights_seen(held)}; fuel reads "
-            "safetensors in the layout of transformers only: look for such a revision or repository"
+            f"{asked} has neither {SINGLE_FILE} nor {INDEX_FILE}{foreign_format(held) or instead}"
         )
 
 

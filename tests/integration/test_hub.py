@@ -426,7 +426,11 @@ def test_a_missing_revision(hub: HubServer, options: dict[str, Any]) -> None:
             {"config.json": b"{}", "pytorch_model.bin": b""},
             "neither .*; it has pytorch_model.bin; fuel reads",
         ),
-        ({f"{i}.gguf": b"" for i in range(5)}, r"it has 0.gguf, 1.gguf, 2.gguf, 2 more; "),
+        ({f"{i}.gguf": b"" for i in range(5)}, r"it has 0.gguf, 1.gguf, 2.gguf, 2 more; fuel reads no GGUF"),
+        (
+            {"adapter_config.json": b"{}", "adapter_model.safetensors": b""},
+            r"it has adapter_config.json, so it is an adapter .*: merge",
+        ),
         (
             {name: content for name, content in SHARDED.items() if "00002-of" not in name},
             "lacks model-00002-of-00002.safetensors, which its model.safetensors.index.json names",

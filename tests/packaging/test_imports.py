@@ -23,7 +23,10 @@ PLUGINS = {path.parent.name: path.parent for path in sorted(ROOT.glob("plugins/*
 
 # A module may import from its own layer, without cycles, and from the layers before it.
 LAYERS = (
-    ("errors", "plugin", "advice", "catalogue", "installed", "discovery", "reference", "registry"),
+    (
+        *("errors", "plugin", "advice", "catalogue", "foreign_format", "installed"),
+        *("discovery", "reference", "registry"),
+    ),
     ("config", "plans"),
     ("cache", "ops", "rotary", "step"),
     ("blocks",),

@@ -424,6 +424,14 @@ def touch(*names: str) -> Callable[[Path], None]:
             "found consolidated.00.pth, pytorch_model.bin, but fuel reads safetensors only and never",
         ),
         (touch("model-00001-of-00002.safetensors", "a.bin"), "incomplete download without its index"),
+        (
+            touch("config.json", "model-q4.gguf"),
+            "it has model-q4.gguf; fuel reads no GGUF: take",
+        ),
+        (
+            touch("config.json", "adapter_config.json", "adapter_model.safetensors"),
+            r"it has adapter_config.json, so it is an adapter .* of another model: merge",
+        ),
         (Path.rmdir, "is no folder"),
     ],
 )

@@ -101,6 +101,14 @@ Break = Callable[[Path], object]
     ("breakage", "named"),
     [
         (lambda f: (f / "config.json").unlink(), "config.json does not exist"),
+        (
+            lambda f: (f / "config.json").rename(f / "adapter_config.json"),
+            "an adapter (LoRA) of another",
+        ),
+        (
+            lambda f: (f / "config.json").rename(f / "a.gguf"),
+            "not exist; it has a.gguf; fuel reads no GGUF",
+        ),
         (lambda f: (f / "config.json").write_text("{no json"), "no valid JSON"),
         (lambda f: (f / "config.json").write_text('{"model_type": "mamba"}'), "mamba"),
         (lambda f: (f / "config.json").write_text('{"hidden_size": 3}'), "model_type"),

@@ -216,6 +216,26 @@ class TestDtype:
             fuel_core.load(set_config(checkpoint(), dtype="bf17", torch_dtype="absent"))
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_scaling": {"rope_type": "magic"}},
+        {"rope_scaling": {"rope_type": "yarn"}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+        {"hidden_size": 48, "head_dim": 7},
+    ],
+    ids=str,
+)
+def test_an_error_of_the_plan_names_its_file(
+    checkpoint: Callable[..., Path], keys: dict[str, object]
+) -> None:
+    """Errors of the keys of RoPE, which are read as the plan is made, named no file as those of others do."""
+    folder = set_config(checkpoint(), **keys)
+    with pytest.raises(fuel_core.FuelError) as caught:
+        fuel_core.load(folder)
+    assert str(caught.value).startswith(f"{folder / 'config.json'}: ")
+
+
 def test_shards_in_any_split_load_alike(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     """The parts of one fused parameter may lie in several files."""
     whole = checkpoint("mixed-window")

@@ -101,8 +101,26 @@ def test_a_path_to_nothing_is_an_error_and_no_name(written: str) -> None:
 
 def test_a_path_to_a_file_asks_for_its_folder(here: Path) -> None:
     checkpoint(here / "x")
-    with pytest.raises(RequestError, match=r"config\.json is no folder"):
+    with pytest.raises(RequestError, match=r"config\.json is no folder but a file; name the folder .* x$"):
         REGISTRY.resolve("./x/config.json")
+
+
+@pytest.mark.parametrize("written", ["x/config.json", "x/model.safetensors", "model.safetensors"])
+def test_a_file_is_not_looked_for_on_the_hub(here: Path, written: str) -> None:
+    """folder/config.json has the form of organisation/name: the hub was asked for it."""
+    checkpoint(here / "x")
+    (here / "x" / "model.safetensors").touch()
+    (here / "model.safetensors").touch()
+    with pytest.raises(RequestError, match=f"{written} is no folder but a file; name the folder"):
+        REGISTRY.resolve(written)
+
+
+@pytest.mark.parametrize("written", ["x/model.gguf", "./x/model.gguf"])
+def test_a_gguf_file_has_no_folder_to_name(here: Path, written: str) -> None:
+    checkpoint(here / "x")
+    (here / "x" / "model.gguf").touch()
+    with pytest.raises(RequestError, match=r"is no folder but a file; fuel reads no GGUF: take"):
+        REGISTRY.resolve(written)
 
 
 def test_a_plain_name_is_a_folder_if_that_holds_a_config(here: Path) -> None:
@@ -161,6 +179,9 @@ def test_what_no_file_system_takes_is_an_ordinary_error(written: str) -> None:
 def test_what_is_there_but_no_checkpoint_is_said(here: Path) -> None:
     (here / "mine").mkdir()
     with pytest.raises(UnknownFamily, match=r"no folder with a config\.json"):
+        REGISTRY.resolve("mine")
+    (here / "mine" / "model-q4.gguf").touch()
+    with pytest.raises(UnknownFamily, match=r"no folder with a config\.json; it has model-q4\.gguf;"):
         REGISTRY.resolve("mine")
 
 
