@@ -44,7 +44,6 @@ IRRELEVANT: Mapping[str, Neutral] = MappingProxyType(
         "_name_or_path": ANY_VALUE,
         "architectures": ANY_VALUE,
         "auto_map": ANY_VALUE,  # names code in the checkpoint folder: never executed
-        "model_type": ANY_VALUE,  # has chosen the family already
         "transformers_version": ANY_VALUE,
         "unsloth_version": ANY_VALUE,
         "unsloth_fixed": ANY_VALUE,
@@ -112,6 +111,8 @@ class Ledger:
 
 
 def _entry(key: str, value: object, used: frozenset[str], irrelevant: Mapping[str, Neutral]) -> LedgerEntry:
+    if key == "model_type":
+        return LedgerEntry(key, value, Fate.USED, "chose the family")
     if key in used:
         return LedgerEntry(key, value, Fate.USED, "read by the family")
     if key not in irrelevant:

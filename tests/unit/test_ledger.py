@@ -114,6 +114,13 @@ def test_a_familys_word_on_a_key_replaces_cores() -> None:
         Strict.read({**REQUIRED, "use_cache": False}, source="toy")
 
 
+def test_the_key_that_chose_the_family_is_used() -> None:
+    """fuel plan called model_type irrelevant: a key that "cannot change a forward pass"."""
+    _, ledger = Toy.read({**REQUIRED, "model_type": "toy"}, source="toy")
+    (entry,) = (entry for entry in ledger if entry.key == "model_type")
+    assert (entry.fate, entry.reason) == (Fate.USED, "chose the family")
+
+
 def test_keys_that_matter_are_not_in_cores_list() -> None:
     """What changes a forward pass of some family is for that family to pass over, never for core."""
     matters = {
