@@ -106,6 +106,13 @@ def test_the_metadata_says_what_it_runs_on(built: Built) -> None:
     assert built.metadata.metadata.get_payload().strip() == (built.project / "README.md").read_text().strip()
 
 
+def test_the_metadata_names_the_authors_that_the_licence_names(built: Built) -> None:
+    """An index and pip show had no author to show."""
+    author = built.metadata.metadata["Author"]
+    assert author
+    assert f" {author}\n" in (ROOT / "LICENSE-MIT").read_text()
+
+
 @core_alone
 def test_the_core_leaves_room_for_other_versions_of_torch(built: Built) -> None:
     requirements = {item.name: item for item in map(Requirement, built.metadata.requires)}
