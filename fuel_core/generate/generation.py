@@ -3,7 +3,7 @@
 import asyncio
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import sleep
@@ -122,26 +122,21 @@ class Generation(ABC):
             self._stopping(ids, settings, limit, whose, place_of(place, len(tokens)))
             for place, ids in enumerate(tokens)
         ]
-        if session is not None:
-            return GenerationRun(
-                session, tokenizer, tokens, stopping, settings, self.load_s, keep_prefix=True
-            )
         capacity = max(len(ids) + stop.max_tokens for ids, stop in zip(tokens, stopping, strict=True))
         rows = min(batch, len(tokens) * settings.n)
-        chosen = self._backend(backend)
-        if not chosen.runs_ahead(self.decoder.device):
-            session = self.session(capacity, rows, backend=chosen, strict=strict)
-            return GenerationRun(session, tokenizer, tokens, stopping, settings, self.load_s)
-        request = SessionRequest(
-            rows=rows,
-            capacity=capacity,
-            backend=chosen if backend is chosen else chosen.name,
-            strict=strict,
+        keep_prefix, done = session is not None, _nothing
+        if session is None:
+            session, done = self._session_for(capacity, rows, backend, strict)
+        return GenerationRun(
+            session,
+            tokenizer,
+            tokens,
+            stopping,
+            settings,
+            self.load_s,
+            keep_prefix=keep_prefix,
+            done=done,
         )
-        state = ModelState.of(self.decoder)
-        session = self._kept_session.take(request, state) or self._roomy_session(request, chosen)
-        done = partial(self._kept_session.give, session, request, state)
-        return GenerationRun(session, tokenizer, tokens, stopping, settings, self.load_s, done=done)
 
     def prompt_tokens(self, prompt: Prompt, settings: GenerationSettings | None = None) -> list[int]:
         """The token ids of a prompt, which :meth:`run` accepts with these settings: nothing runs.
@@ -159,6 +154,19 @@ class Generation(ABC):
     @property
     def _positions(self) -> str:
         return f"positions that this {self.plan.family} model has"
+
+    def _session_for(
+        self, capacity: int, rows: int, backend: str | Backend | None, strict: bool
+    ) -> tuple[DecodeSession, Callable[[], None]]:
+        """A session, the kept one if it fits, and what is to be called once a run has done with it."""
+        chosen = self._backend(backend)
+        if not chosen.runs_ahead(self.decoder.device):
+            return self.session(capacity, rows, backend=chosen, strict=strict), _nothing
+        asked = chosen if backend is chosen else chosen.name
+        request = SessionRequest(rows=rows, capacity=capacity, backend=asked, strict=strict)
+        state = ModelState.of(self.decoder)
+        session = self._kept_session.take(request, state) or self._roomy_session(request, chosen)
+        return session, partial(self._kept_session.give, session, request, state)
 
     def _roomy_session(self, request: SessionRequest, backend: Backend) -> DecodeSession:
         """A session that may serve longer requests too, if there is memory for one."""
@@ -374,6 +382,10 @@ class Generation(ABC):
         run = self.stream(prompt, settings, max_tokens=max_tokens)
         async for text in _off_loop(run):
             yield text
+
+
+def _nothing() -> None:
+    pass
 
 
 async def _off_loop(stream: "GenerationRun | TextStream") -> AsyncIterator[Any]:

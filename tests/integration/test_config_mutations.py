@@ -259,7 +259,7 @@ def check_says_what_the_file_says(
     for key, value in NEUTRAL.items():
         assert repr(raw.get(key, value)) == repr(value)
     for entry in ledger.of(Fate.USED):
-        if entry.value is None:
+        if entry.value is None or entry.key == "model_type":  # which chose the family, and no field holds
             continue
         held = getattr(config, entry.key)
         assert (list(held) if isinstance(held, tuple) else held) == (
