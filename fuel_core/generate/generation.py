@@ -1,12 +1,10 @@
 """Continuing prompts: what every model with a tokenizer and a decode session can do."""
 
-import asyncio
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import sleep
 from typing import Any, overload
 
 import torch
@@ -16,6 +14,7 @@ from fuel_core.decode import Backend, DecodeSession
 from fuel_core.errors import CapacityError, FuelWarning, RequestError
 from fuel_core.generate.completion import Completion
 from fuel_core.generate.kept_session import KeptSession, ModelState, SessionRequest, roomy
+from fuel_core.generate.off_loop import off_loop
 from fuel_core.generate.prompt import Prompt, as_prompts, check_token_ids, place_of, read_prompts
 from fuel_core.generate.run import GenerationRun, TextStream
 from fuel_core.generate.sampling import Sampling
@@ -367,7 +366,7 @@ class Generation(ABC):
         """As :meth:`generate` for one prompt, off the event loop; ends within a token when cancelled."""
         settings = settings_or_default(settings, max_tokens=max_tokens)
         run = self.run([prompt], settings)
-        async for _ in _off_loop(run):
+        async for _ in off_loop(run):
             pass
         return run.completions[0]
 
@@ -380,29 +379,9 @@ class Generation(ABC):
     ) -> AsyncIterator[str]:
         """As :meth:`stream`, off the event loop; ends within a token when cancelled or closed."""
         run = self.stream(prompt, settings, max_tokens=max_tokens)
-        async for text in _off_loop(run):
+        async for text in off_loop(run):
             yield text
 
 
 def _nothing() -> None:
     pass
-
-
-async def _off_loop(stream: "GenerationRun | TextStream") -> AsyncIterator[Any]:
-    """Iterate in a worker thread, one step at a time; close the stream when the consumer is gone."""
-    steps = iter(stream)
-    done = object()
-    try:
-        while (item := await asyncio.to_thread(next, steps, done)) is not done:
-            yield item
-    finally:
-        # a step that a cancelled wait has left running ends before its generator can be closed
-        await asyncio.shield(asyncio.to_thread(_close, stream))
-
-
-def _close(stream: GenerationRun | TextStream) -> None:
-    while True:
-        try:
-            return stream.close()
-        except ValueError:  # "generator already executing"
-            sleep(0.001)
