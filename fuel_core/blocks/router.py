@@ -49,7 +49,7 @@ class Router(nn.Module):
         weights_NK = scores_NE.gather(-1, ids_NK)
         if plan.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)
-        return ids_NK, weights_NK * plan.scale
+        return ids_NK, weights_NK if plan.scale == 1 else weights_NK * plan.scale
 
     def _within_best_groups(self, choice_NE: Tensor) -> Tensor:
         # V2's code puts 0 where -inf stands: the same for scores of a softmax, of which none is negative

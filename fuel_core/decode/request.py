@@ -57,7 +57,9 @@ def check_request(
 
 def _check_row(plan: ModelPlan, token_ids: Sequence[int], cache: Cache | None) -> None:
     for token in token_ids:
-        if type(token) is not int or not 0 <= token < plan.vocab_size:
+        if type(token) is not int:
+            raise RequestError(f"token id {token!r} is of {type(token).__name__}, a whole number is expected")
+        if not 0 <= token < plan.vocab_size:
             raise RequestError(f"token id {token} is outside of the vocabulary of {plan.vocab_size}")
     if cache is None:
         return

@@ -36,6 +36,7 @@ LAYERS = (
     ("loading", "model"),
     ("inspection",),
     ("cli", "testing"),
+    ("pytest_plugin",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 PUBLIC = {f"fuel_core{part}" for part in ("", ".blocks", ".config", ".errors", ".family", ".plans")}

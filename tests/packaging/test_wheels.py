@@ -138,7 +138,7 @@ def test_the_oracle_is_no_dependency_of_the_core(built: Built) -> None:
 def test_the_core_installs_its_command_and_its_conformance_kit(built: Built) -> None:
     assert {(item.group, item.name, item.value) for item in built.metadata.entry_points} == {
         ("console_scripts", "fuel", "fuel_core.cli.app:main"),
-        ("pytest11", "fuel", "fuel_core.testing.plugin"),
+        ("pytest11", "fuel", "fuel_core.pytest_plugin"),
     }
 
 
