@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fuel_core.cli.family_option import family_option, option_choices
+from fuel_core.cli.key_value import json_or_text, key_values
 from fuel_core.cli.terminal import print_notice
 from fuel_core.errors import CapacityError, FuelError, RequestError
 
@@ -28,6 +29,14 @@ A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D e
 def chat(
     ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--template",
+            metavar="KEY=VALUE",
+            help="What else the template reads, such as enable_thinking=false. Repeatable.",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -70,6 +79,7 @@ def chat(
     Messages may be piped in, one a line; the exit status is 1 then if one of them was refused.
     """
     choices = option_choices(option)
+    variables = {key: json_or_text(text) for key, text in key_values("--template", template).items()}
     from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.chat import Conversation
@@ -92,7 +102,7 @@ def chat(
     if not own.temperature:  # the most probable answers soon repeat each other
         own = replace(own, temperature=0.7, top_p=0.95)
     settings = GenerationSettings(max_tokens=max_tokens, sampling=sampling.over(own))
-    conversation = Conversation(model, settings, system=system, backend=backend)
+    conversation = Conversation(model, settings, system=system, backend=backend, template_variables=variables)
     if not _talk(conversation) and not sys.stdin.isatty():
         raise typer.Exit(1)
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import typer
 
+from fuel_core.cli.key_value import key_values
+
 
 # Any: as typer.Option itself, whose result stands in an annotation.
 def family_option(panel: str | None = None) -> Any:
@@ -18,12 +20,5 @@ def family_option(panel: str | None = None) -> Any:
 
 def option_choices(texts: list[str] | None) -> dict[str, str | None]:
     """The choices that ``--option KEY=VALUE`` spells; the family reads each by its own type."""
-    choices: dict[str, str | None] = {}
-    for text in texts or []:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"--option {text!r} is no KEY=VALUE")
-        if key in choices:
-            raise typer.BadParameter(f"--option {key} is given twice")
-        choices[key] = None if value == "null" else value
-    return choices
+    values = key_values("--option", texts)
+    return {key: None if value == "null" else value for key, value in values.items()}

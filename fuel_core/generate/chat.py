@@ -1,6 +1,6 @@
 """A conversation that goes on: messages, and a session that keeps what it has read."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from fuel_core.generate.generation import Generation
@@ -15,6 +15,7 @@ class Conversation:
 
     Args:
         settings: of every answer; a ``max_tokens`` of None is 512, or what the context leaves.
+        template_variables: what else the template lets a caller choose, of every turn.
 
     Attributes:
         messages: the turns so far, a system message first where there is one.
@@ -27,8 +28,9 @@ class Conversation:
         *,
         system: str | None = None,
         backend: str | None = None,
+        template_variables: Mapping[str, Any] | None = None,
     ) -> None:
-        self._model, self._settings = model, settings
+        self._model, self._settings, self._variables = model, settings, template_variables
         self._session = model.session(backend=backend, strict=False)
         self.messages: list[dict[str, Any]] = []
         self.reset(system)
@@ -49,7 +51,7 @@ class Conversation:
         """
         turns = [*self.messages, {"role": "user", "content": text}]
         pieces = []
-        prompt = self._model.chat_prompt(turns)
+        prompt = self._model.chat_prompt(turns, template_variables=self._variables)
         stream = self._model.stream(
             prompt, self._settings, max_tokens=self._max_tokens(prompt), session=self._session
         )

@@ -13,6 +13,7 @@ from fuel_core.cli.app import app
 from fuel_core.errors import CapacityError, FuelError, RequestError
 from fuel_core.generate.chat import Conversation
 from fuel_core.generate.settings import GenerationSettings
+from fuel_core.text.tokenizer import Tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}\n{% endfor %}"
@@ -250,3 +251,23 @@ def test_unknown_keys_may_be_allowed(folder: Path) -> None:
     assert talk(folder, "Hello")[0] == 1
     status, _, err = talk(folder, "Hello", options=["--max-tokens", "8", "--allow-unknown-keys"])
     assert status == 0, err
+
+
+def test_the_terminal_says_what_a_template_lets_choose(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``false`` is what it is in JSON: as text it would be true."""
+    (folder / "chat_template.jinja").write_text(TEMPLATE + "{{ '' if think else '[none]' }}")
+    prompts: list[str] = []
+    encode = Tokenizer.encode
+
+    def recording(self: Tokenizer, text: str, **options: bool) -> list[int]:
+        prompts.append(text)
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", recording)
+    for value in ("true", "false"):
+        options = ["--template", f"think={value}", "--max-tokens", "2"]
+        assert talk(folder, "Hello", options=options)[0] == 0
+    assert [prompt.endswith("[none]") for prompt in prompts] == [False, True]
+    status, _, err = talk(folder, "Hello", options=["--template", "thinking=true"])
+    assert (status, "never reads thinking" in " ".join(err.split())) == (1, True)
+    assert "is no KEY=VALUE" in talk(folder, "Hello", options=["--template", "think"])[2]

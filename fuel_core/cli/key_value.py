@@ -1,0 +1,32 @@
+"""Options that are spelt KEY=VALUE and may be repeated."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+
+def key_values(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """The values by their keys.
+
+    Raises:
+        typer.BadParameter: a text is no KEY=VALUE, or a key is given twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{option} {text!r} is no KEY=VALUE")
+        if key in values:
+            raise typer.BadParameter(f"{option} {key} is given twice")
+        values[key] = value
+    return values
+
+
+def json_or_text(text: str) -> Any:
+    """``false``, ``3`` or ``[1]`` as what they are in JSON, anything else as the text that it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
