@@ -58,7 +58,8 @@ class DecodeSession:
         counters, phases: what was done, and seconds by phase.
         strict: after a batch size was planned once, planning it again is an error.
 
-    One call at a time: a second thread's is refused while the first one's runs.
+    One call at a time: a second thread's is refused while the first one's runs. On CUDA all sessions of a
+    device are to be called on one stream: their graphs share workspaces.
 
     Raises:
         RequestError: the backend cannot serve the model's device.

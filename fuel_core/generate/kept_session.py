@@ -17,13 +17,14 @@ LEAST_CAPACITY = 1024
 class ModelState:
     """What a captured step has of a model: where its numbers lie, and whose code ran.
 
-    A graph goes on reading parameters that were replaced, and runs no hook that came later.
+    A graph goes on reading parameters that were replaced, and runs the hooks that it was captured with. A
+    ``forward`` that is put on a module by hand is not seen.
     """
 
     epoch: int
     addresses: tuple[int, ...]
     modules: tuple[ref[nn.Module], ...]
-    hooks: int
+    hooks: tuple[int, ...]
 
     @classmethod
     def of(cls, decoder: Decoder) -> "ModelState":
@@ -32,7 +33,12 @@ class ModelState:
             decoder.weights.epoch,
             tuple(parameter.data_ptr() for parameter in decoder.parameters()),
             tuple(ref(module) for module in modules),
-            sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules),
+            tuple(
+                number
+                for module in modules
+                for hooks in (module._forward_pre_hooks, module._forward_hooks)
+                for number in hooks
+            ),
         )
 
 

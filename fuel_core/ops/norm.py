@@ -19,8 +19,8 @@ def rms_norm(x: Tensor, weight_W: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, y: Tensor, weight_W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``x + y`` of one shape and dtype, and :func:`rms_norm` of that sum."""
-    if fuses(x) and fuses(y):
+    """``x + y``, and :func:`rms_norm` of that sum."""
+    if fuses(x) and fuses(y) and (x.shape, x.dtype) == (y.shape, y.dtype):
         from fuel_core.ops.triton.norm import add_rms_norm as fused
 
         with torch.cuda.device_of(x):

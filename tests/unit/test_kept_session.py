@@ -158,6 +158,10 @@ CHANGES: dict[str, Callable[[LanguageModel], object]] = {
     ),
     "data": lambda model: setattr(model.decoder.head.weight, "data", model.decoder.head.weight.clone()),
     "layer": lambda model: model.decoder.layers.__setitem__(1, deepcopy(model.decoder.layers[1])),
+    "hook for hook": lambda model: (
+        model.decoder.layers[0]._forward_hooks.popitem(),
+        model.decoder.layers[0].register_forward_hook(lambda *_: None),
+    ),
     "hook": lambda model: model.decoder.layers[1].register_forward_hook(lambda *_: None),
 }
 
@@ -172,6 +176,7 @@ def test_what_does_not_fit_is_given_up_before_another_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fuel_core.generate.kept_session.LEAST_CAPACITY", 16)
+    model.decoder.layers[0].register_forward_hook(lambda *_: None)
     options = {"backend": backend, "strict": True}
     model.generate([5, 9], max_tokens=12, **options)  # type: ignore[call-overload]
     (kept, *_), *_ = model._kept_session._kept

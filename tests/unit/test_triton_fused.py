@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
+from fuel_core import ops
 from fuel_core.decode.buffers import append_inputs
 from fuel_core.errors import FuelWarning
 from fuel_core.ops import kernels
@@ -82,6 +83,16 @@ def test_add_rms_norm_normalises_the_sum_that_it_stores(dtype: torch.dtype) -> N
     total, found = add_rms_norm(x, y, weight, EPS)
     assert torch.equal(total, x + y)
     assert_rounded(found, normalised(x + y, weight), dtype)
+
+
+def test_a_sum_of_two_kinds_is_not_fused(fused: list[bool]) -> None:
+    """A family's mixer may answer in another dtype, or with one token for all: the kernel read past it."""
+    x, weight = noise(2, 3, 8).bfloat16(), noise(8, seed=1)
+    with torch.no_grad():
+        for y in (noise(2, 3, 8, seed=2), noise(1, 1, 8, seed=2).bfloat16()):
+            total, found = ops.add_rms_norm(x, y, weight, EPS)
+            assert torch.equal(total, x + y)
+            assert_rounded(found, normalised(x + y, weight), total.dtype)
 
 
 @DTYPES

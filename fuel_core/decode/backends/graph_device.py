@@ -83,22 +83,26 @@ class CudaGraphs:
             before = torch.cuda.memory_reserved(self._device)
             current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                for _ in range(WARM_UP_RUNS):
-                    run()
-            current.wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    for _ in range(WARM_UP_RUNS):
+                        run()
+            finally:  # what was launched before a failure still reads the inputs, and writes
+                current.wait_stream(self._stream)
             return torch.cuda.memory_reserved(self._device) - before
 
     def capture(self, run: Callable[[], Tensor]) -> CudaGraph:
         with self.capturing:
             torch.cuda.synchronize(self._device)
             self.release()
-            if not self._graphs:
+            alive = tuple(self._graphs)  # so that none goes, and closes the pool, before this one is in it
+            if not alive:
                 self._open_pool()
             with torch.cuda.stream(self._stream):
                 captured = self._record(run)
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
             self._graphs.add(captured)
+            del alive
             return captured
 
     def _record(self, run: Callable[[], Tensor]) -> CudaGraph:

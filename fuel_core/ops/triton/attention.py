@@ -12,7 +12,8 @@ from fuel_core.ops.triton.split import Parts, capped, fold, split_range, store_p
 from fuel_core.ops.triton.tiling import SplitTiling, padded
 
 
-@triton.jit
+# positions lie within the packed inputs: aligned or not, by the batch size
+@triton.jit(do_not_specialize_on_alignment=["POSITIONS"])
 def attend_kernel(
     Q,
     K_NEW,

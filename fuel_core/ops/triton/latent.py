@@ -15,7 +15,7 @@ from fuel_core.ops.triton.split import Parts, capped, fold, split_range, store_p
 from fuel_core.ops.triton.tiling import SplitTiling, padded
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["POSITIONS"])
 def attend_latent_kernel(
     Q,
     NEW,

@@ -56,7 +56,7 @@ def rms_norm(x: Tensor, weight_W: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, y: Tensor, weight_W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``x + y``, rounded to their dtype, and :func:`rms_norm` of it."""
+    """``x + y`` of one shape and dtype, rounded to it, and :func:`rms_norm` of it."""
     total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
     _launch(x.flatten(0, -2)[:, None], y.flatten(0, -2), weight_W, total, out, eps)
     return total, out

@@ -52,6 +52,7 @@ def rotate_heads(x_BTHD: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool)
         x_BTHD: dense in its last dimension.
         cos, sin: ``[B, T, 1, R/2]``, float32, contiguous.
     """
+    assert 2 * cos.shape[-1] <= x_BTHD.shape[-1], "more dimensions are to turn than a head has"
     x_NHD = x_BTHD.flatten(0, 1)
     tokens, heads, dim = x_NHD.shape
     out = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)

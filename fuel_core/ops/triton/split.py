@@ -79,7 +79,7 @@ def store_part(
     tl.store(PARTS + places[:, None] * DIM + dims[None, :], sums / total[:, None], mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["POSITIONS"])
 def combine_kernel(
     PARTS,
     LOGS,
