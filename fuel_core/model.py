@@ -142,13 +142,19 @@ class LanguageModel(Generation):
 
     @cached_property
     def default_sampling(self) -> Sampling:
-        """How tokens are chosen where a request does not say: as the checkpoint's generation_config.json.
+        """How tokens are chosen where a request does not say: :meth:`sampling` of nothing."""
+        return self.sampling()
+
+    def sampling(self, **asked: Any) -> Sampling:
+        """The sampling that the checkpoint's generation_config.json asks for, with these fields of
+        :class:`Sampling` in place of its own.
 
         Raises:
-            ConfigError: that file holds a value out of its range.
+            RequestError: a value that is asked for is out of its range, or no field of it.
+            ConfigError: one of the file is out of its range.
         """
         source = str(self.folder / GENERATION_CONFIG_FILE)
-        return checkpoint_sampling(read_generation_config(self.folder), source=source)
+        return checkpoint_sampling(read_generation_config(self.folder), asked, source=source)
 
     # One-shot forward passes: no cache, differentiable.
 
@@ -330,9 +336,10 @@ class LanguageModel(Generation):
                 f"{self.options} would be lost, as config.json holds no options: state what they choose in "
                 "config.json itself, or save with_options() of their defaults"
             )
-        save_checkpoint(Path(folder), self.decoder, self.family.weights, self.raw_config)
+        target = Path(folder).expanduser()
+        save_checkpoint(target, self.decoder, self.family.weights, self.raw_config)
         if not self.folder.is_dir():
             raise CheckpointError(
                 f"config.json and weights are in {folder}, and no tokenizer: {self.folder} is gone; copy one"
             )
-        copy_companions(self.folder, Path(folder))
+        copy_companions(self.folder, target)

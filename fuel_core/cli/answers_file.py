@@ -11,6 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 from fuel_core.cli.prompts_file import FilePrompt
 from fuel_core.errors import RequestError
 from fuel_core.generate.completion import Completion
@@ -93,10 +98,23 @@ def appended(path: Path, held: HeldAnswers) -> Iterator[BinaryIO]:
     """
     with path.open("ab") as file:
         if path.is_file():
+            _lock(file, path)
             if file.tell() != held.file_bytes:
                 raise RequestError(f"{path} was changed meanwhile, perhaps by another run; start again")
             file.truncate(held.answers_bytes)
         yield file
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep other runs away until the file is closed, where the system can."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RequestError(
+            f"another run is writing to {path}; wait for it, or name another --output"
+        ) from error
 
 
 def _check_answer(line: bytes, head: Head, path: Path, number: int) -> None:

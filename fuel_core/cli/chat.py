@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +78,9 @@ def chat(
     Messages may be piped in, one a line; the exit status is 1 then if one of them was refused.
     """
     choices = option_choices(option)
-    variables = {key: json_or_text(text) for key, text in key_values("--template", template).items()}
+    variables = {
+        key: json_or_text("--template", text) for key, text in key_values("--template", template).items()
+    }
     from fuel_core.cli.loading_options import LoadingOptions
     from fuel_core.cli.sampling_options import SamplingOptions
     from fuel_core.generate.chat import Conversation
@@ -97,11 +98,11 @@ def chat(
         options=choices,
         allow_unknown_keys=allow_unknown_keys,
     ).load()
-    _ = model.chat_template  # a checkpoint without one is refused before the first question
-    own = model.default_sampling
-    if not own.temperature:  # the most probable answers soon repeat each other
-        own = replace(own, temperature=0.7, top_p=0.95)
-    settings = GenerationSettings(max_tokens=max_tokens, sampling=sampling.over(own))
+    # refuses a checkpoint without a template, and what the template never reads, before the first question
+    model.chat_prompt([{"role": "user", "content": "?"}], template_variables=variables)
+    # the most probable answers soon repeat each other
+    chosen = sampling.of(model, temperature=0.7, top_p=0.95)
+    settings = GenerationSettings(max_tokens=max_tokens, sampling=chosen)
     conversation = Conversation(model, settings, system=system, backend=backend, template_variables=variables)
     if not _talk(conversation) and not sys.stdin.isatty():
         raise typer.Exit(1)

@@ -42,7 +42,7 @@ def answer_file(
     rest = prompts[held.count :]
     if rest:
         model = loading.load()
-        settings = replace(settings, sampling=sampling.over(model.default_sampling))
+        settings = replace(settings, sampling=sampling.of(model))
         tokens = [prompt.token_ids(model, settings) for prompt in rest]
         run = model.run(tokens, settings, batch=batch, backend=backend, strict=strict)
         with appended(answers_path, held) as answers:

@@ -24,9 +24,16 @@ def key_values(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     return values
 
 
-def json_or_text(text: str) -> Any:
-    """``false``, ``3`` or ``[1]`` as what they are in JSON, anything else as the text that it is."""
+def json_or_text(option: str, text: str) -> Any:
+    """``false``, ``3`` or ``[1]`` as what they are in JSON, anything else as the text that it is.
+
+    Raises:
+        typer.BadParameter: Python's spelling of a JSON value, which as text would be true.
+    """
+    if text in ("True", "False", "None"):
+        spelt = "null" if text == "None" else text.lower()
+        raise typer.BadParameter(f"{option} has the value {text}; values are JSON: write {spelt}")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -186,7 +186,7 @@ def run(
     assert prompt is not None
     text = prompt_text(prompt)
     model = loading.load()
-    settings = replace(settings, sampling=sampling.over(model.default_sampling))
+    settings = replace(settings, sampling=sampling.of(model))
     if as_json or n > 1:
         completion = model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0]
         _print_result(completion, as_json)

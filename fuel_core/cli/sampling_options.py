@@ -5,6 +5,7 @@ from typing import Any
 
 from fuel_core.cli.terminal import print_notice
 from fuel_core.generate.sampling import Sampling
+from fuel_core.model import LanguageModel
 
 _OF_DRAWING = ("top_k", "top_p", "min_p", "seed")
 """Without effect where the most probable token is taken."""
@@ -35,14 +36,21 @@ class SamplingOptions:
         """What was given, by its name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def over(self, default: Sampling) -> Sampling:
-        """The default with what was given; says where it samples unasked, and what has no effect."""
+    def of(self, model: LanguageModel, **unasked: float) -> Sampling:
+        """What was given, and for the rest what the checkpoint asks for; says where that samples, and what
+        has no effect.
+
+        Args:
+            unasked: where neither says how to sample.
+        """
         given = self.given
-        sampling = replace(default, **given)
-        idle = [f"--{name.replace('_', '-')}" for name in _OF_DRAWING if name in given]
-        if default.temperature and "temperature" not in given:
+        sampling = model.sampling(**given)
+        if not sampling.temperature and "temperature" not in given:
+            sampling = replace(sampling, **{**unasked, **given})
+        if sampling.temperature and "temperature" not in given:
             text = f"sampling with {_text(sampling)}; --temperature 0 takes the most probable tokens"
             print_notice("note", text, "cyan")
+        idle = [f"--{name.replace('_', '-')}" for name in _OF_DRAWING if name in given]
         if idle and not sampling.temperature:
             print_notice(
                 "note",

@@ -1,10 +1,13 @@
 """The session of a run, kept for the next one: capturing a step takes as long as many tokens."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from weakref import ref
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from fuel_core.blocks.decoder import Decoder
 from fuel_core.decode import Backend, DecodeSession
@@ -13,18 +16,26 @@ LEAST_CAPACITY = 1024
 """Tokens of a row, at least, in a session that may be kept: most requests differ in length by less."""
 
 
+_GLOBAL_HOOKS = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
+
+
+def _hooks(module: nn.Module) -> tuple[Iterable[int], ...]:
+    """The numbers of its hooks: torch gives none twice."""
+    return module._forward_pre_hooks, module._forward_hooks
+
+
 @dataclass(frozen=True)
 class ModelState:
     """What a captured step has of a model: where its numbers lie, and whose code ran.
 
-    A graph goes on reading parameters that were replaced, and runs the hooks that it was captured with. A
-    ``forward`` that is put on a module by hand is not seen.
+    A graph goes on reading parameters that were replaced, and runs the hooks that it was captured with.
     """
 
     epoch: int
     addresses: tuple[int, ...]
     modules: tuple[ref[nn.Module], ...]
     hooks: tuple[int, ...]
+    forwards: tuple[object, ...]
 
     @classmethod
     def of(cls, decoder: Decoder) -> "ModelState":
@@ -33,12 +44,8 @@ class ModelState:
             decoder.weights.epoch,
             tuple(parameter.data_ptr() for parameter in decoder.parameters()),
             tuple(ref(module) for module in modules),
-            tuple(
-                number
-                for module in modules
-                for hooks in (module._forward_pre_hooks, module._forward_hooks)
-                for number in hooks
-            ),
+            tuple(chain(*_GLOBAL_HOOKS, *(hooks for module in modules for hooks in _hooks(module)))),
+            tuple(vars(module).get("forward") for module in modules),
         )
 
 

@@ -43,6 +43,8 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         if not _is_list(self.stop) or not all(isinstance(text, str) for text in self.stop):
             raise RequestError(f"stop is {self.stop!r}; expected a list of strings")
+        if "" in self.stop:
+            raise RequestError("a stop string is empty; it would end every text before it begins")
         if not _is_list(self.stop_token_ids) or not all(type(token) is int for token in self.stop_token_ids):
             raise RequestError(f"stop_token_ids is {self.stop_token_ids!r}; expected a list of token ids")
         if not _is_list(self.processors) or not all(map(callable, self.processors)):
@@ -59,6 +61,8 @@ class GenerationSettings:
         ):
             if value is not None and (type(value) is not int or value < least):
                 raise RequestError(f"{name} is {value!r}; a whole number of at least {least} is expected")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(f"min_tokens is {self.min_tokens}, more than max_tokens ({self.max_tokens})")
 
 
 def settings_or_default(

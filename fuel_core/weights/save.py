@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fuel_core.blocks.decoder import Decoder
-from fuel_core.errors import FuelWarning
+from fuel_core.errors import FuelWarning, RequestError
 from fuel_core.weights.hub_files import companions
 from fuel_core.weights.names import WeightNames, sources
 
@@ -35,7 +35,10 @@ def save_checkpoint(
             no quantisation is stated.
         dtype: of all stored tensors; None stores each parameter in the dtype that it has.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RequestError(f"{folder} is a file; name a folder to save in") from error
     tensors = {}
     for source in sources(decoder, names):
         value = source.module.get_parameter(source.parameter).detach()[source.piece.place]

@@ -267,7 +267,10 @@ def test_the_terminal_says_what_a_template_lets_choose(folder: Path, monkeypatch
     for value in ("true", "false"):
         options = ["--template", f"think={value}", "--max-tokens", "2"]
         assert talk(folder, "Hello", options=options)[0] == 0
-    assert [prompt.endswith("[none]") for prompt in prompts] == [False, True]
-    status, _, err = talk(folder, "Hello", options=["--template", "thinking=true"])
+    assert [prompt.endswith("[none]") for prompt in prompts] == [False, False, True, True]
+    prompts.clear()
+    status, _, err = talk(folder, "", options=["--template", "thinking=true"])
     assert (status, "never reads thinking" in " ".join(err.split())) == (1, True)
     assert "is no KEY=VALUE" in talk(folder, "Hello", options=["--template", "think"])[2]
+    assert "write false" in talk(folder, "Hello", options=["--template", "think=False"])[2]
+    assert prompts == []

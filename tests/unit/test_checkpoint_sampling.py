@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fuel_core
 from fuel_core.cli.app import app
-from fuel_core.errors import ConfigError, FuelWarning
+from fuel_core.errors import ConfigError, FuelWarning, RequestError
 from fuel_core.generate.checkpoint_sampling import checkpoint_sampling
 from fuel_core.generate.sampling import Sampling
 
@@ -55,6 +55,9 @@ def test_absent_keys_are_what_transformers_has() -> None:
 def test_what_fuel_does_not_do_is_said() -> None:
     with pytest.warns(FuelWarning, match="asks for num_beams, no_repeat_ngram_size, which fuel does not do"):
         checkpoint_sampling({"num_beams": 4, "no_repeat_ngram_size": 3, "typical_p": 1.0, "top_h": None})
+    with pytest.warns(FuelWarning, match="asks for min_new_tokens, typical_p, which fuel does not do"):
+        checkpoint_sampling({"do_sample": True, "typical_p": 0.9, "min_new_tokens": 5})
+    checkpoint_sampling({"do_sample": False, "typical_p": 0.9})  # of what is drawn, and nothing is
 
 
 def test_values_that_change_nothing_are_not_warned_of() -> None:
@@ -64,6 +67,16 @@ def test_values_that_change_nothing_are_not_warned_of() -> None:
 def test_a_value_out_of_range_names_the_file() -> None:
     with pytest.raises(ConfigError, match=r"generation_config.json: top_p is 1.5"):
         checkpoint_sampling({"do_sample": True, "top_p": 1.5})
+
+
+def test_what_is_asked_for_goes_before_what_is_wrong_in_the_file() -> None:
+    """The message said "say how tokens are chosen", and whoever did was refused as well."""
+    wrong = {"do_sample": True, "top_k": -1, "temperature": 0.5}
+    assert checkpoint_sampling(wrong, {"top_k": 3}) == Sampling(temperature=0.5, top_k=3)
+    with pytest.raises(RequestError, match="top_k is -2"):
+        checkpoint_sampling(wrong, {"top_k": -2})
+    with pytest.raises(RequestError, match="heat is no field of Sampling"):
+        checkpoint_sampling({}, {"heat": 1})
 
 
 @pytest.fixture

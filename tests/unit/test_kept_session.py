@@ -158,6 +158,7 @@ CHANGES: dict[str, Callable[[LanguageModel], object]] = {
     ),
     "data": lambda model: setattr(model.decoder.head.weight, "data", model.decoder.head.weight.clone()),
     "layer": lambda model: model.decoder.layers.__setitem__(1, deepcopy(model.decoder.layers[1])),
+    "forward": lambda model: setattr(model.decoder.layers[1], "forward", model.decoder.layers[1].forward),
     "hook for hook": lambda model: (
         model.decoder.layers[0]._forward_hooks.popitem(),
         model.decoder.layers[0].register_forward_hook(lambda *_: None),

@@ -1,5 +1,6 @@
 """``fuel run --input``: answers in order, and going on where an earlier run stopped."""
 
+import fcntl
 import json
 import math
 from collections.abc import Callable
@@ -54,6 +55,16 @@ def test_goes_on_where_it_stopped(checkpoint: Callable[..., Path], prompts: Path
     assert answers.read_text() == marked + "".join(lines[1:])
     assert fuel(folder, prompts, answers)[0] == 0
     assert answers.read_text() == marked + "".join(lines[1:])
+
+
+def test_two_runs_do_not_write_to_one_file(checkpoint: Callable[..., Path], prompts: Path) -> None:
+    """Their lines lay one between the other, and neither could go on."""
+    answers = prompts.with_name("answers.jsonl")
+    with answers.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, err = fuel(checkpoint(), prompts, answers)
+    assert (status, answers.read_bytes()) == (1, b"")
+    assert "another run is writing to" in err
 
 
 def test_answers_of_other_prompts_are_not_added_to(checkpoint: Callable[..., Path], prompts: Path) -> None:

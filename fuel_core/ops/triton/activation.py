@@ -10,9 +10,7 @@ def activated(x, NAME: tl.constexpr):
     if NAME == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif NAME == "relu":
-        y = tl.maximum(
-            x, 0.0, propagate_nan=tl.PropagateNan.ALL
-        )  # as torch: damage shows
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)  # as torch: damage shows
     elif NAME == "gelu":
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     else:
