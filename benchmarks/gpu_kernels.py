@@ -17,7 +17,9 @@ from fuel_core.ops.cached import attend_reference
 from fuel_core.ops.experts import experts_reference
 from fuel_core.ops.kernels import fuses
 from fuel_core.ops.latent import latent_reference
-from fuel_core.plans import UNBOUNDED, ActivationName, visible
+from fuel_core.ops.routing import route
+from fuel_core.plans import UNBOUNDED, ActivationName, RouterPlan, visible
+from fuel_core.plans.moe_plan import Scoring
 from fuel_core.plans.rope import Layout
 from fuel_core.rotary import RopeRows
 
@@ -117,7 +119,7 @@ def kernel_checks(device: torch.device) -> list[Check]:
         ),
         *(
             Check(
-                name=f"fused norms, gate and rotation equal their definitions, {_name(dtype)}",
+                name=f"fused norms, routing, gate and rotation equal their definitions, {_name(dtype)}",
                 run=partial(fused, device, dtype),
                 expected_s=2.0,
             )
@@ -235,6 +237,12 @@ def fused(device: torch.device, dtype: torch.dtype, findings: Findings) -> None:
         rms_norm(heads, head_weight, 0.1),
         rms_norm(heads.double(), head_weight.double(), 0.1),
     )
+    logits = noise(7, 60).float()
+    for scoring in get_args(Scoring):
+        plan = RouterPlan(experts=60, chosen=4, scoring=scoring, normalise=True)
+        (ids, weights), wanted = (route(each, None, plan) for each in (logits, logits.double()))
+        findings.require(torch.equal(ids, wanted[0]), f"{scoring}: other experts are chosen")
+        within(f"{scoring} routing", weights, wanted[1])
     for name in get_args(ActivationName):
         within(name, gated(x, name), gated(x.double(), name))
     for layout in get_args(Layout):

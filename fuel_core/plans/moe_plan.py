@@ -6,6 +6,9 @@ from typing import Literal, Protocol
 from fuel_core.errors import PlanError
 from fuel_core.plans.model_plan import ActivationName, GatedMLPPlan
 
+Scoring = Literal["softmax", "sigmoid"]
+"""How logits become the scores of experts."""
+
 
 class Routing(Protocol):
     """What every router's plan states: :class:`RouterPlan`, or a family's own frozen value."""
@@ -41,7 +44,7 @@ class RouterPlan:
 
     experts: int
     chosen: int
-    scoring: Literal["softmax", "sigmoid"]
+    scoring: Scoring
     normalise: bool
     groups: int = 1
     groups_chosen: int = 1

@@ -32,5 +32,6 @@ def test_every_family_runs_on_cuda_as_far_as_shapes_and_devices_go() -> None:
         "grouped_output_kernel",
         "rms_norm_kernel",
         "rotate_kernel",
+        "route_kernel",
         "weighted_sum_kernel",
     }

@@ -20,6 +20,7 @@ from fuel_core.ops.triton.gate import gated
 from fuel_core.ops.triton.latent import attend_latent_splits
 from fuel_core.ops.triton.norm import add_rms_norm, rms_norm
 from fuel_core.ops.triton.rotation import rotate_heads
+from fuel_core.ops.triton.routing import route
 from fuel_core.ops.triton.tiling import padded, split_tiling
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -95,6 +96,7 @@ def fuse(dtype: torch.dtype) -> None:
     add_rms_norm(x, x, weight, 1e-6)
     gated(torch.empty(1, 1, 9728, dtype=dtype), "gelu")
     for interleaved in (False, True):
+        route(torch.empty(2, 60), None, chosen=4, softmax=interleaved, normalise=True, scale=1.0)
         rotate_heads(projected.to(dtype)[:, :, :14], *torch.empty(2, 1, 2, 1, 24), interleaved=interleaved)
 
 

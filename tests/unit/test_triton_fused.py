@@ -20,10 +20,11 @@ from fuel_core.decode.buffers import append_inputs
 from fuel_core.errors import FuelWarning
 from fuel_core.ops import kernels
 from fuel_core.ops.activation import activation
-from fuel_core.ops.triton import gate, norm, rotation
+from fuel_core.ops.triton import gate, norm, rotation, routing
 from fuel_core.ops.triton.gate import gated
 from fuel_core.ops.triton.norm import add_rms_norm, rms_norm
 from fuel_core.ops.triton.rotation import rotate_heads
+from fuel_core.plans import RouterPlan
 from fuel_core.plans.model_plan import ActivationName
 from fuel_core.registry import Registry
 from fuel_core.rotary import RopeRows
@@ -104,6 +105,23 @@ def test_gated(name: ActivationName, dtype: torch.dtype) -> None:
     assert_rounded(gated(gate_up, name), activation(name)(gate) * up, dtype)
 
 
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+@pytest.mark.parametrize(("experts", "chosen"), [(64, 6), (60, 4), (5, 1), (3, 3)])
+def test_route(experts: int, chosen: int, scoring: str, normalise: bool, biased: bool) -> None:
+    """Numbers of experts that are no power of two, one expert, all of them; a bias that only chooses."""
+    plan = RouterPlan(experts=experts, chosen=chosen, scoring=scoring, normalise=normalise, scale=2.5)
+    logits, bias = 3 * noise(7, experts), noise(experts, seed=1) if biased else None
+    ids, weights = routing.route(
+        logits, bias, chosen=chosen, softmax=scoring == "softmax", normalise=normalise, scale=2.5
+    )
+    wanted_ids, wanted = ops.routing.route(logits.double(), bias if bias is None else bias.double(), plan)
+    assert ids.dtype is torch.int64
+    assert torch.equal(ids, wanted_ids)
+    assert_rounded(weights, wanted, torch.float32)
+
+
 @DTYPES
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 @pytest.mark.parametrize("rotary", [24, 10])
@@ -127,7 +145,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         answers.append(not torch.is_grad_enabled())
         return answers[-1]
 
-    for module in ("ops.norm", "ops.gate", "rotary"):
+    for module in ("ops.norm", "ops.gate", "ops.routing", "rotary"):
         monkeypatch.setattr(f"fuel_core.{module}.fuses", fuses)
     return answers
 
@@ -137,6 +155,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     [
         ("llama", "plain"),
         ("qwen3", "plain"),
+        ("qwen3_moe", "plain"),
         ("phi3", "longrope-partial"),
         ("deepseek_v2", "plain-q"),
         ("phi", "qk-norm"),
