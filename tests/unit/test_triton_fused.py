@@ -110,9 +110,10 @@ def test_gated(name: ActivationName, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 @pytest.mark.parametrize(("experts", "chosen"), [(64, 6), (60, 4), (5, 1), (3, 3)])
 def test_route(experts: int, chosen: int, scoring: str, normalise: bool, biased: bool) -> None:
-    """Numbers of experts that are no power of two, one expert, all of them; a bias that only chooses."""
+    """Numbers of experts that are no power of two, one expert, all of them; a bias that only chooses, and
+    puts every score below the 0 of an expert that is not there."""
     plan = RouterPlan(experts=experts, chosen=chosen, scoring=scoring, normalise=normalise, scale=2.5)
-    logits, bias = 3 * noise(7, experts), noise(experts, seed=1) if biased else None
+    logits, bias = 3 * noise(7, experts), noise(experts, seed=1) - 4 if biased else None
     ids, weights = routing.route(
         logits, bias, chosen=chosen, softmax=scoring == "softmax", normalise=normalise, scale=2.5
     )
