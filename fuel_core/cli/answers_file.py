@@ -74,6 +74,8 @@ def held_answers(path: Path, heads: Sequence[Head]) -> HeldAnswers:
     Raises:
         RequestError: it holds anything but the first of these answers, and perhaps the beginning of the next.
     """
+    if not path.parent.is_dir():
+        raise RequestError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
     if not path.is_file():
         return HeldAnswers()  # absent, or a stream such as /dev/stdout
     content = path.read_bytes()

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fuel_core.cli.family_option import family_option, option_choices
 from fuel_core.cli.key_value import json_or_text, key_values
+from fuel_core.cli.model_options import (
+    AllowUnknownKeys,
+    BackendName,
+    Device,
+    Dtype,
+    FamilyOptions,
+    Ref,
+    Revision,
+    option_choices,
+)
 from fuel_core.cli.terminal import print_notice
 from fuel_core.errors import CapacityError, FuelError, RequestError
 
@@ -26,7 +35,7 @@ A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D e
 
 
 def chat(
-    ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
+    ref: Ref,
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     template: Annotated[
         list[str] | None,
@@ -55,23 +64,12 @@ def chat(
         typer.Option(help="Sample from the smallest set of this mass. [default: likewise, else 0.95]"),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the weights. [default: as the checkpoint says]")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1 ... [default: cuda where there is one, else cpu]")
-    ] = None,
-    option: Annotated[list[str] | None, family_option()] = None,
-    allow_unknown_keys: Annotated[
-        bool, typer.Option("--allow-unknown-keys", help="Load a config.json with keys nobody understands.")
-    ] = False,
-    backend: Annotated[
-        str | None,
-        typer.Option(help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]"),
-    ] = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    option: FamilyOptions = None,
+    allow_unknown_keys: AllowUnknownKeys = False,
+    backend: BackendName = None,
 ) -> None:
     """Talk with a model that has a chat template.
 
@@ -97,7 +95,7 @@ def chat(
         device=device,
         options=choices,
         allow_unknown_keys=allow_unknown_keys,
-    ).load()
+    ).load(backend=backend)
     # refuses a checkpoint without a template, and what the template never reads, before the first question
     model.chat_prompt([{"role": "user", "content": "?"}], template_variables=variables)
     # the most probable answers soon repeat each other

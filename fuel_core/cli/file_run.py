@@ -41,7 +41,7 @@ def answer_file(
     held = held_answers(answers_path, heads)
     rest = prompts[held.count :]
     if rest:
-        model = loading.load()
+        model = loading.load(backend=backend)
         settings = replace(settings, sampling=sampling.of(model))
         tokens = [prompt.token_ids(model, settings) for prompt in rest]
         run = model.run(tokens, settings, batch=batch, backend=backend, strict=strict)

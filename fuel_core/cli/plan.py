@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fuel_core.cli.byte_count import byte_count
-from fuel_core.cli.family_option import family_option, option_choices
+from fuel_core.cli.model_options import AllowUnknownKeys, Dtype, FamilyOptions, Revision, option_choices
 from fuel_core.cli.terminal import print_json, print_notice, print_table
 from fuel_core.registry import Registry
 
@@ -27,16 +27,10 @@ def plan(
         typer.Option(min=1, help="Size the cache for this many tokens. [default: all positions]"),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Size the cache for this many sequences.")] = 1,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the weights. [default: as config.json says]")
-    ] = None,
-    option: Annotated[list[str] | None, family_option()] = None,
-    allow_unknown_keys: Annotated[
-        bool, typer.Option("--allow-unknown-keys", help="Plan a config.json with keys nobody understands.")
-    ] = False,
+    revision: Revision = None,
+    dtype: Dtype = None,
+    option: FamilyOptions = None,
+    allow_unknown_keys: AllowUnknownKeys = False,
     image: Annotated[
         Path | None,
         typer.Option(help="Draw the layers into this file (PNG, PDF or SVG); needs matplotlib."),

@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fuel_core.cli.family_option import family_option, option_choices
+from fuel_core.cli.model_options import (
+    RUNNING,
+    AllowUnknownKeys,
+    BackendName,
+    Device,
+    Dtype,
+    FamilyOptions,
+    Ref,
+    Revision,
+    option_choices,
+)
 
 if TYPE_CHECKING:
     from fuel_core.generate.completion import Completion
     from fuel_core.generate.settings import GenerationSettings
     from fuel_core.model import LanguageModel
 
-SAMPLING, STOPPING, LOADING, RUNNING = "Choosing tokens", "Ending", "Loading", "Running"
+SAMPLING, STOPPING = "Choosing tokens", "Ending"
 
 
 def run(
-    ref: Annotated[str, typer.Argument(help="A family, family:tag, ./folder or org/name on the hub.")],
+    ref: Ref,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -74,37 +84,12 @@ def run(
         bool,
         typer.Option("--ignore-eos", help="Go on at the model's end tokens.", rich_help_panel=STOPPING),
     ] = False,
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Branch, tag or commit on the hub. [default: main]", rich_help_panel=LOADING),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Dtype of the weights. [default: as the checkpoint says]", rich_help_panel=LOADING),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, cuda, cuda:1 ... [default: cuda where there is one, else cpu]",
-            rich_help_panel=LOADING,
-        ),
-    ] = None,
-    option: Annotated[list[str] | None, family_option(LOADING)] = None,
-    allow_unknown_keys: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unknown-keys",
-            help="Load a config.json with keys nobody understands.",
-            rich_help_panel=LOADING,
-        ),
-    ] = False,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            help="eager, compiled or cudagraph. [default: cudagraph on CUDA, else eager]",
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
+    revision: Revision = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    option: FamilyOptions = None,
+    allow_unknown_keys: AllowUnknownKeys = False,
+    backend: BackendName = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail rather than plan twice.", rich_help_panel=RUNNING)
     ] = False,
@@ -185,7 +170,7 @@ def run(
         return
     assert prompt is not None
     text = prompt_text(prompt)
-    model = loading.load()
+    model = loading.load(backend=backend)
     settings = replace(settings, sampling=sampling.of(model))
     if as_json or n > 1:
         completion = model.generate([text], settings, batch=batch, backend=backend, strict=strict)[0]

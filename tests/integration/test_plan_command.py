@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import fuel_core
 from fuel_core.cli.app import app
 from fuel_core.cli.byte_count import byte_count
-from fuel_core.cli.family_option import option_choices
+from fuel_core.cli.model_options import option_choices
 from fuel_core.cli.plan import short_value
 
 ROOT = str(Path(fuel_core.__file__).parents[1])

@@ -164,3 +164,16 @@ def test_a_bad_request_is_one_message(
 )
 def test_wrong_usage_is_status_two(checkpoint: Callable[..., Path], arguments: tuple[object, ...]) -> None:
     assert fuel("run", checkpoint(), *arguments)[0] == 2
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize(
+    ("backend", "named"), [("cudagraph", "needs a CUDA device"), ("fast", "known are eager, compiled")]
+)
+def test_a_backend_that_cannot_serve_is_refused_before_anything_is_loaded(
+    command: str, backend: str, named: str
+) -> None:
+    """It was said once the weights had been read."""
+    words = [command, "./no-such-folder", *(["x"] if command == "run" else []), "--backend", backend]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, named in done.stderr) == (1, True)

@@ -57,6 +57,12 @@ def test_goes_on_where_it_stopped(checkpoint: Callable[..., Path], prompts: Path
     assert answers.read_text() == marked + "".join(lines[1:])
 
 
+def test_a_folder_that_is_not_there_is_said_before_anything_is_loaded(prompts: Path) -> None:
+    status, err = fuel(prompts / "no-such-model", prompts, prompts.with_name("no") / "answers.jsonl")
+    assert status == 1
+    assert f"there is no folder {prompts.with_name('no')}; make it first" in err
+
+
 def test_two_runs_do_not_write_to_one_file(checkpoint: Callable[..., Path], prompts: Path) -> None:
     """Their lines lay one between the other, and neither could go on."""
     answers = prompts.with_name("answers.jsonl")
@@ -136,7 +142,7 @@ def test_an_output_that_cannot_be_written_is_one_message(
     checkpoint: Callable[..., Path], prompts: Path
 ) -> None:
     status, err = fuel(checkpoint(), prompts, prompts.parent / "absent" / "answers.jsonl")
-    assert (status, "No such file" in err, "Traceback" in err) == (1, True, False), err
+    assert (status, "there is no folder" in err, "Traceback" in err) == (1, True, False), err
 
 
 def test_choices_without_an_effect_are_refused(checkpoint: Callable[..., Path], prompts: Path) -> None:
