@@ -331,8 +331,8 @@ class Selecting(Reading):
 
 
 class Uploading(Reading):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) * torch.tensor([1.0], dtype=x.dtype)
+    def forward(this, x: Tensor) -> Tensor:  # a message found no line of whoever says so
+        return this.inner(x) * torch.tensor([1.0], dtype=x.dtype)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ class Uploading(Reading):
     [
         (Reading, r"\(Reading\) at `return self.inner\(x\) \* float\(x.abs\(\).amax\(\).item\(\) > 0\)`"),
         (Selecting, r"\(Selecting\) at `kept = y.abs\(\).nonzero\(\)`"),
-        (Uploading, r"\(Uploading\) at `return self.inner\(x\) \* torch.tensor"),
+        (Uploading, r"\(Uploading\) at `return this.inner\(x\) \* torch.tensor"),
     ],
 )
 def test_a_layer_that_cannot_be_captured_is_named_once_and_served(

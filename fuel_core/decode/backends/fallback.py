@@ -4,7 +4,7 @@ import traceback
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from weakref import WeakSet
 
 import torch
@@ -97,12 +97,18 @@ def _raised_place(error: BaseException, decoder: Decoder) -> str | None:
     frames = [
         (names[owner], owner, frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if isinstance(owner := frame.f_locals.get("self"), nn.Module) and owner in names
+        if isinstance(owner := _first_argument(frame), nn.Module) and owner in names
     ]
     if not frames:
         return None
     name, module, frame, line = frames[-1]
     return _place(name, module, traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name))
+
+
+def _first_argument(frame: FrameType) -> object:
+    """What a method calls ``self``, whatever it calls it."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
 def _traced_place(error: BaseException, decoder: Decoder) -> str | None:
