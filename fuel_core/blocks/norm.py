@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from fuel_core.blocks.rules import VECTOR, WeightRule
 from fuel_core.ops import add_rms_norm, at_least_float32, rms_norm
@@ -52,7 +53,8 @@ def normalisation(width: int, plan: NormPlan) -> nn.Module:
 
 def sum_and_norm(norm: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """``x + y`` and its normalisation: a residual stream, and what the next block reads of it."""
-    if type(norm) is RMSNorm and not (norm._forward_hooks or norm._forward_pre_hooks):
+    hooked = norm._forward_hooks or norm._forward_pre_hooks or _has_any_global_hook()
+    if type(norm) is RMSNorm and not hooked:
         return add_rms_norm(x, y, norm.weight, norm.eps)
     total = x + y
     return total, norm(total)

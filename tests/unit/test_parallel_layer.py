@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from fuel_core.blocks import MLP, ParallelLayer, PreNormLayer, RMSNorm, pre_norm_decoder
 from fuel_core.family import Family
@@ -71,6 +72,11 @@ def test_hooks_of_every_norm_are_called(qwen2: Family) -> None:
         norm.register_forward_hook(lambda module, *_: called.append(module))
     case.one_shot([1, 2, 3])
     assert called == norms
+    called.clear()
+    everywhere = register_module_forward_hook(lambda module, *_: called.append(module))
+    case.one_shot([1, 2, 3])
+    everywhere.remove()
+    assert [module for module in called if module in norms] == [norm for norm in norms for _ in range(2)]
 
 
 def test_the_plan_says_which_layers_are_parallel(qwen2: Family) -> None:
