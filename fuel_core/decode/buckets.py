@@ -11,7 +11,7 @@ from fuel_core.ops import follows_length
 from fuel_core.plans.model_plan import ModelPlan
 
 LEAST_TOKENS = 256
-"""Of the smallest bucket: fewer cost about as much. Each further one is twice as large."""
+"""Of the smallest bucket, which short rows share. Each further one is twice as large."""
 
 
 def attended_tokens(caches: Sequence[Cache | None]) -> int:
@@ -29,8 +29,8 @@ class CapacityBuckets:
     def __init__(self, plan: ModelPlan, pool: CachePool) -> None:
         self.pool = pool
         self._whole = all(
-            follows_length(mixer.mixer, slots, plan.numerics, pool.device)
-            for mixer, slots in zip(plan.layers, plan.cache.layers, strict=True)
+            follows_length(layer.mixer, slots, plan.numerics, pool.device)
+            for layer, slots in zip(plan.layers, plan.cache.layers, strict=True)
         )
         self._views: dict[int, Sequence[LayerBuffers]] = {}
 
@@ -40,6 +40,10 @@ class CapacityBuckets:
         if self._whole:
             return capacity
         return min(capacity, max(LEAST_TOKENS, 1 << (attended - 1).bit_length()))
+
+    def shown(self, attended: int) -> Sequence[LayerBuffers]:
+        """The buffers for a step that attends to so many tokens."""
+        return self.buffers(self.size(attended))
 
     def buffers(self, size: int) -> Sequence[LayerBuffers]:
         """The pool's buffers, cut to their first ``size`` tokens."""

@@ -4,14 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
-
-class Captures(Protocol):
-    """What captures graphs, and says how many so far."""
-
-    @property
-    def captures(self) -> int: ...
+from fuel_core.decode.backends import HeldStep
 
 
 @dataclass
@@ -42,7 +36,7 @@ class Counters:
     discards: int = 0
 
     @contextmanager
-    def counting_captures(self, step: "Captures") -> Iterator[None]:
+    def counting_captures(self, step: HeldStep) -> Iterator[None]:
         """Count the graphs that a held step captures within."""
         before = step.captures
         try:

@@ -227,8 +227,7 @@ class DecodeSession:
         else:
             self.counters.fallbacks += 1
             pool = pool_of(caches)
-            buckets = CapacityBuckets(self.decoder.plan, pool)
-            buffers = buckets.buffers(buckets.size(attended_tokens(caches)))
+            buffers = CapacityBuckets(self.decoder.plan, pool).shown(attended_tokens(caches))
             hidden = self.decoder.step(append_inputs(token_ids, caches, pool), buffers)
             logits = self.decoder.logits(hidden[:, -1])
         self.advance(token_ids, caches)

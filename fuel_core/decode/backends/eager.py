@@ -28,8 +28,7 @@ class EagerStep:
         return 0
 
     def replay(self, attended: int) -> Tensor:
-        buffers = self.buckets.buffers(self.buckets.size(attended))
-        return eager_body(self.decoder, self.decoder.tables, self.inputs, buffers)
+        return eager_body(self.decoder, self.decoder.tables, self.inputs, self.buckets.shown(attended))
 
     def followed_by(self, follow: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
         return lambda attended: follow(self.replay(attended))

@@ -102,7 +102,6 @@ class CudaGraphs:
                 captured = self._record(run)
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
             self._graphs.add(captured)
-            del alive
             return captured
 
     def _record(self, run: Callable[[], Tensor]) -> CudaGraph:
