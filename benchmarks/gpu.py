@@ -35,10 +35,11 @@ BUDGET_S = 450.0
 """Leaves half a minute of eight for what has been started when it ends."""
 
 _BUILD_S, _PLAN_S, _CONTEXT_S = 4.0, 15.0, 8.0
-"""About what a model's weights, the first plan of a backend, and one context take on an H200."""
+"""Estimates, by which what would not be done in time is not begun: of making a model's weights, of the first
+plan of a backend, and of one context."""
 
 _COMPILE_S_PER_LAYER = 2.0
-"""About what torch.compile takes for a layer of transformers, which repeats in its graph."""
+"""An estimate of torch.compile for a layer of transformers, which repeats in its graph."""
 
 _WARM_UPS = 3
 """Runs of transformers before those that count."""

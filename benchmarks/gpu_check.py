@@ -41,7 +41,7 @@ class Findings:
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """Attributes:
-    expected_s: about how long it takes on an H200, kernels compiled on the way.
+    expected_s: an estimate of how long it takes, kernels compiled on the way.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Which of fuel's own kernels can run: they are Triton's, for CUDA.
 
-A step of one token is hundreds of small operations, and on a GPU each takes about two microseconds
-however little it does. So the operations between two matrix products are fused, where nobody asks for
-gradients; where torch.compile traces, it fuses by itself.
+A step of one token is hundreds of small operations, and on a GPU each is a launch, however little it does.
+So the operations between two matrix products are fused, where nobody asks for gradients; where
+torch.compile traces, it fuses by itself.
 """
 
 import warnings
@@ -20,7 +20,6 @@ KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 WIDEST_HEAD, WIDEST_LATENT = 256, 512
 """Of what the kernels of cached attention hold in registers."""
-
 
 LATENT_FLOAT32_BYTES = 110_592
 """Of shared memory, which the float32 kernel of latent attention takes at K = 512 and R = 64 (triton 3.7)."""

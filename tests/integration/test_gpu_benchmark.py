@@ -21,6 +21,7 @@ from fuel_core.blocks import Linear, RMSNorm
 from fuel_core.decode import CudaGraphBackend, DecodeSession, EagerBackend
 from fuel_core.decode.backends import fallback
 from fuel_core.decode.backends.staging import StagingRows
+from fuel_core.ops import rms_norm
 from fuel_core.testing.tape import TapeDevice
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +148,11 @@ def _off(found: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *arguments, **options: found(*arguments, **options) * 1.05
 
 
+def _off_unless_exact(found: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A kernel that is off, beside a definition in float64 that is not."""
+    return lambda x, *rest: found(x, *rest) * (1.0 if x.dtype is torch.float64 else 1.05)
+
+
 def _off_for_one_token(forward: Callable[[RMSNorm, Tensor], Tensor]) -> Callable[[RMSNorm, Tensor], Tensor]:
     """The one-shot pass has many tokens, a cached step has one: that is off."""
     return lambda norm, x: forward(norm, x) * (1.001 if x.shape[1] == 1 else 1.0)
@@ -183,6 +189,20 @@ FAULTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     "expert kernel": (
         "experts equals its definition, bfloat16",
         lambda patch: patch.setattr(gpu_kernels, "apply_experts", _off(gpu_kernels.apply_experts)),
+    ),
+    "norm kernel": (
+        "fused norms, routing, gate and rotation equal their definitions, bfloat16",
+        lambda patch: patch.setattr(gpu_kernels, "rms_norm", _off_unless_exact(gpu_kernels.rms_norm)),
+    ),
+    "stored sum": (
+        "fused norms, routing, gate and rotation equal their definitions, float32",
+        lambda patch: patch.setattr(
+            gpu_kernels, "add_rms_norm", lambda x, y, weight, eps: (x - y, rms_norm(x + y, weight, eps))
+        ),
+    ),
+    "late answers, no triton": (
+        "without Triton a step is D1 bit for bit, from one bucket of capacity to the next: cudagraph",
+        _answer_late,
     ),
     "late answers": ("held step is D1 bit for bit: llama, cudagraph, float32", _answer_late),
     "late answers, batch": (

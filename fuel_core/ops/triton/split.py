@@ -14,7 +14,7 @@ from torch import Tensor
 from fuel_core.ops.triton.tiling import SplitTiling, padded
 
 _COMBINED_AT_ONCE, _COMBINED_DIMS = 16, 128
-"""Splits and dims of a program that combines: a latent of 512 has four, or long rows would wait for it."""
+"""Splits that a program reads at a time, and dims that it combines: a latent of 512 takes four a head."""
 
 
 @triton.jit
