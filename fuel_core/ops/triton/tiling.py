@@ -11,8 +11,8 @@ sm_90 without spilling registers, at head dims 64 to 256 and latent 512 + 64. Fl
 the block, and a little at 256."""
 
 _PROGRAMS_PER_PROCESSOR = 2
-"""Programs that a multiprocessor runs at once, when a row is long: enough loads in flight to hide their
-latency. Further splits would only be combined again."""
+"""Programs that a multiprocessor is given at once, when a row is long. More keep more loads in flight, and
+leave more splits to combine; the number is not measured yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
